@@ -1,0 +1,30 @@
+"""How many tokens per second can an LLM serving cluster deliver within its SLO, and why.
+
+The public names below load on first use, so that ``import smetric_model`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES: dict[str, str] = {}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    pass
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        home = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

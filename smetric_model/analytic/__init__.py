@@ -1,0 +1,1 @@
+"""Closed forms of one instance and of a cluster."""

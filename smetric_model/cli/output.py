@@ -1,0 +1,56 @@
+"""What every subcommand shares: JSON to stdout, tables by rich, common options."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import orjson
+
+__all__ = ["echo_json", "json_option", "print_table"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(function: F) -> F:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Write one JSON object to stdout."
+    )(function)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def echo_json(result: dict[str, Any]) -> None:
+    """Write ``result`` as one indented JSON object; ``nan`` and ``inf`` become ``null``."""
+    sys.stdout.buffer.write(
+        orjson.dumps(
+            _plain(result),
+            option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE,
+        )
+    )
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table to stdout; the first column is text, the others are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

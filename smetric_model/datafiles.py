@@ -1,0 +1,46 @@
+"""Where the facts lie: ``data/`` in a checkout, ``smetric_model/data/`` in an installed wheel."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+__all__ = ["data_dir", "load_toml"]
+
+
+def data_dir() -> Path:
+    """Return the directory of the packaged facts.
+
+    Returns
+    -------
+    Path
+        ``smetric_model/data`` of an installed wheel, else ``data`` of the checkout.
+
+    Raises
+    ------
+    FileNotFoundError
+        If neither exists (a broken installation).
+    """
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "data", package.parent / "data"):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"no data directory beside {package}: the installation is incomplete")
+
+
+def load_toml(relative_path: str) -> dict[str, Any]:
+    """Read one TOML file of the data directory.
+
+    Parameters
+    ----------
+    relative_path : str
+        Path below :func:`data_dir`, such as ``"gpus.toml"``.
+
+    Returns
+    -------
+    dict
+        The parsed file.
+    """
+    with (data_dir() / relative_path).open("rb") as file:
+        return tomllib.load(file)

@@ -1,0 +1,1 @@
+"""Routing policies: pure functions shared by simulator and live router."""

@@ -1,0 +1,1 @@
+"""What arrives: traces, their prefix structure, summaries."""
