@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from smetric_model.errors import TraceError
-from smetric_model.workload.formats._lines import open_trace_file, read_lines
+from smetric_model.workload.formats._lines import read_lines, read_start
 from smetric_model.workload.trace import Trace
 
 __all__ = ["FORMATS", "read"]
@@ -89,9 +89,8 @@ def sniff(path: Path) -> str:
     TraceError
         If it is none of :data:`FORMATS`.
     """
-    with open_trace_file(path) as file:
-        if file.read(4) == b"PAR1":
-            return "smetric"
+    if read_start(path, 4) == b"PAR1":
+        return "smetric"
     from smetric_model.workload.formats import _csv, _json_lines
 
     for _, line in read_lines(path):

@@ -327,7 +327,7 @@ class Collector:
                 int(backward.sum()),
             )
             parent[backward] = -1
-        if (session_id >= 0).all():
+        if (session_id >= 0).all() and not self.sessions_from_parents:
             before = _previous_in_session(session_id)
             fill = ~given & (before >= 0)
             parent[fill] = before[fill]

@@ -16,7 +16,7 @@ import orjson
 
 from smetric_model.errors import TraceError
 from smetric_model.workload.formats._collect import Collector
-from smetric_model.workload.formats._lines import MAX_LINE_BYTES, open_trace_file, read_lines
+from smetric_model.workload.formats._lines import MAX_LINE_BYTES, read_lines, read_start
 from smetric_model.workload.formats._record import MAX_TOKENS, BadLineError, Record
 from smetric_model.workload.trace import LoadReport, Trace
 
@@ -202,8 +202,7 @@ Distribution = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 def _lengths(path: Path) -> list[tuple[float, Distribution, Distribution]]:
     """Start of each window with its prompt and output length distributions."""
-    with open_trace_file(path) as file:
-        whole = file.read(MAX_LINE_BYTES + 1)
+    whole = read_start(path, MAX_LINE_BYTES + 1)
     try:
         windows: Any = orjson.loads(whole)
         result = [

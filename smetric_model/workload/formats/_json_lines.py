@@ -12,7 +12,7 @@ import orjson
 from smetric_model.errors import TraceError
 from smetric_model.workload.formats import _bailian, _lmcache, _mooncake, _weka
 from smetric_model.workload.formats._collect import Collector
-from smetric_model.workload.formats._lines import MAX_LINE_BYTES, open_trace_file, read_lines
+from smetric_model.workload.formats._lines import MAX_LINE_BYTES, read_lines, read_start
 from smetric_model.workload.formats._record import BadLineError, Record
 from smetric_model.workload.trace import LoadReport, SessionClock, Trace
 
@@ -50,8 +50,7 @@ def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
     except StopIteration:
         return
     if first[1] == b"{":
-        with open_trace_file(path) as file:
-            whole = file.read(MAX_LINE_BYTES + 1)
+        whole = read_start(path, MAX_LINE_BYTES + 1)
         if len(whole) > MAX_LINE_BYTES:
             raise TraceError(
                 f"one JSON document of more than {MAX_LINE_BYTES:,} bytes; use JSON lines", path, 1
