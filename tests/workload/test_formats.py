@@ -400,7 +400,9 @@ def test_weka_directory_of_pretty_printed_documents(tmp_path) -> None:
     for name in ("a", "b"):
         text = json.dumps(document(name, [ask(0, [1, 2])]), indent=1)
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "c.json").touch()
     trace = load_trace(tmp_path)
+    assert notes(trace, "dropped") == {"an empty file": 1}
     assert (len(trace), trace.sessions) == (2, 2)
 
 

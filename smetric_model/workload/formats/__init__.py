@@ -28,6 +28,8 @@ FORMATS: dict[str, str] = {
     "servegen": "a client's chunk-N-trace.csv beside its chunk-N-dataset.json",
 }
 
+_SERVEGEN = "-trace.csv"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -56,8 +58,15 @@ def read(
     if block_tokens is not None and block_tokens < 1:
         raise TraceError(f"block_tokens is {block_tokens}; at least 1 is needed", path)
     options = Options(on_error, time_unit, duplicates, block_tokens, seed)
-    files = _files(path)
-    name = format_name or sniff(files[0])
+    files, empty = _files(path)
+    name = format_name or sniff(next((f for f in files if f.name.endswith(_SERVEGEN)), files[0]))
+    trace = _read(files, path, name, options)
+    if empty:
+        trace.report.add("dropped", "an empty file", count=empty)
+    return trace
+
+
+def _read(files: list[Path], path: Path, name: str, options: Options) -> Trace:
     if name == "smetric":
         from smetric_model.workload.formats import _native
 
@@ -72,13 +81,15 @@ def read(
     return _json_lines.read(files, path, name, options)
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path) -> tuple[list[Path], int]:
+    """Files of a trace, and how many more are empty (in a directory; a lone one is an error)."""
     if not path.is_dir():
-        return [path]
-    files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        return [path], 0
+    found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    files = [p for p in found if p.stat().st_size]
     if not files:
-        raise TraceError("the directory holds no files", path)
-    return files
+        raise TraceError("the directory holds no files with content", path)
+    return files, len(found) - len(files)
 
 
 def sniff(path: Path) -> str:

@@ -153,7 +153,7 @@ def read_start(path: Path, count: int) -> bytes:
         try:
             return file.read(count)
         except _damage() as error:
-            raise TraceError(f"damaged compressed data: {error}", path) from None
+            raise TraceError(f"damaged compressed data: {error}", path, 1) from None
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
