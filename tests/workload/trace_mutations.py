@@ -290,10 +290,10 @@ def _oracle(trace, path: Path) -> None:
             while stack:
                 item = stack.pop()
                 if item.get("type") == "subagent":
-                    stack.extend(item.get("requests", []))
+                    stack.extend(item.get("requests") or [])
                 else:
-                    scope = document if row.get("hash_id_scope", "local") == "local" else None
-                    ids = item["hash_ids"]
+                    scope = document if row.get("hash_id_scope") != "global" else None
+                    ids = item.get("hash_ids") or []
                     requests.append((item["in"], [(scope, item.get("model"), b) for b in ids]))
         else:
             requests.append((row["input_length"], row.get(key) or []))
