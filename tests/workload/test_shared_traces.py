@@ -74,7 +74,7 @@ def test_mooncake_column_of_the_study(mooncake) -> None:
     origin = origin_shares(reuse_origin(trace), int(prompt_total(trace)))
     by_last = origin["last_toucher_reuse_ratio"] * origin["prompt_ratio"].sum()
     assert by_last["intra"] == pytest.approx(0.300, abs=0.001)
-    assert by_last["system"] + by_last["other"] == pytest.approx(0.073, abs=0.001)
+    assert by_last["system"] + by_last["other"] == pytest.approx(0.073, abs=0.002)
     assert origin["prompt_ratio"].sum() == pytest.approx(0.3736, abs=5e-5)
 
 

@@ -15,8 +15,20 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-from smetric_model.errors import TraceError
-from smetric_model.workload import load_trace, write_trace
+from smetric_model.errors import SpecError, TraceError
+from smetric_model.workload import (
+    dispatch_balance,
+    hit_curve,
+    infer_sessions,
+    load_trace,
+    origin_shares,
+    reuse_origin,
+    session_table,
+    turn_table,
+    with_poisson_starts,
+    working_set,
+    write_trace,
+)
 from smetric_model.workload.reference import reused_blocks
 from smetric_model.workload.reuse import ideal_reuse
 from smetric_model.workload.summary import summarise
@@ -268,6 +280,28 @@ def _invariants(trace) -> None:
     if trace.tree is not None:
         most = -(-prompt // trace.block_tokens)
         assert (trace.tree.request_blocks <= most).all()
+        _analyses(trace)
+
+
+def _analyses(trace) -> None:
+    """Every analysis must stand what loads, or say which value is out of range."""
+    reused = ideal_reuse(trace).sum()
+    trace = infer_sessions(trace).trace if trace.sessions is None else trace
+    origin = reuse_origin(trace)
+    assert origin.iloc[:, :3].to_numpy().sum() == reused
+    origin_shares(origin, int(trace.column("prompt_tokens").sum()))
+    assert len(turn_table(trace)) == len(trace)
+    assert session_table(trace)["turns"].sum() == len(trace)
+    if trace.session_clock != "shared":
+        trace = with_poisson_starts(trace, 1.0)
+    curve = hit_curve(trace)
+    assert (np.diff(curve["lru_hit_ratio"]) > -1e-9).all()
+    assert (np.diff(curve["optimal_hit_ratio"]) > -1e-9).all()
+    for analysis in (working_set, lambda t: dispatch_balance(t, 2)):
+        try:
+            analysis(trace)
+        except SpecError as error:
+            assert "windows" in str(error)  # noqa: PT017
 
 
 def _oracle(trace, path: Path) -> None:

@@ -87,6 +87,7 @@ def _record(row: dict[str, Any], line: int) -> Record:
         counts=counts,
         session=None if session is None else str(session),
         turn=-1 if turn is None else tokens(turn, "turn"),
+        namespace=row.get("model"),
         key=row.get("request_id"),
         parent=None if parent is None or parent < 0 else parent,
         think_time_s=optional_seconds(row.get("think_time_s"), "think_time_s"),

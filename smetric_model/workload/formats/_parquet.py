@@ -19,8 +19,10 @@ def _open(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        _ = file.schema_arrow.names, file.schema_arrow.metadata  # names may not be UTF-8
+        return file
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise TraceError(f"not readable as Parquet: {_first_line(error)}", path) from None
 
 
@@ -59,7 +61,7 @@ def parquet_rows(path: Path, batch_rows: int) -> Iterator[tuple[int, dict[str, A
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
-        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise TraceError(
                 f"not readable as Parquet: {_first_line(error)}", path, number + 1
             ) from None

@@ -66,6 +66,12 @@ class WekaReader:
             self._report.add("repaired", "two sessions of one name; the later renamed", line)
             name = f"{name}@{line}"
         document = self._documents
+        if scope == "global":
+            self._report.add(
+                "noted",
+                "ids shared by sessions without a common clock: order between them unknown",
+                line,
+            )
         namespace: Hashable = None if scope == "global" else document
         records: list[Record] = []
         self._session(require(row, "requests"), name, namespace, line, 0.0, None, records, 0)
