@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,15 +54,12 @@ def load(options: argparse.Namespace, *, sessions: bool = True, clock: bool = Fa
     """Load the traces; infer sessions and lay them on one clock where needed."""
     result = []
     for path in options.traces:
-        try:
-            trace = load_trace(path, seed=options.seed)
-            inferred = sessions and trace.sessions is None
-            if inferred:
-                trace = infer_sessions(trace).trace
-            if clock and trace.session_clock != "shared":
-                trace = with_poisson_starts(trace, options.session_rate, options.seed)
-        except (TraceError, SpecError, OSError) as error:
-            sys.exit(f"{error}")
+        trace = load_trace(path, seed=options.seed)
+        inferred = sessions and trace.sessions is None
+        if inferred:
+            trace = infer_sessions(trace).trace
+        if clock and trace.session_clock != "shared":
+            trace = with_poisson_starts(trace, options.session_rate, options.seed)
         name = path.name.split(".")[0]
         result.append(Named(name, trace, inferred))
     return result
@@ -89,3 +86,11 @@ def save(made: Figure, path: Path) -> None:
     made.tight_layout()
     made.savefig(path, dpi=160)
     print(f"written {path}")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script; a trace that cannot be drawn is one line on stderr."""
+    try:
+        main()
+    except (TraceError, SpecError, OSError) as error:
+        sys.exit(str(error))

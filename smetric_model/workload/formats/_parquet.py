@@ -8,7 +8,7 @@ from typing import Any
 
 from smetric_model.errors import TraceError
 
-__all__ = ["MAGIC", "metadata_value", "parquet_columns", "parquet_rows"]
+__all__ = ["MAGIC", "metadata_value", "parquet_batches", "parquet_columns", "parquet_rows"]
 
 MAGIC = b"PAR1"
 _KEY = b"smetric_trace"
@@ -44,8 +44,8 @@ def parquet_columns(path: Path) -> list[str]:
         return [str(name) for name in file.schema_arrow.names]
 
 
-def parquet_rows(path: Path, batch_rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a file as dictionaries, counted from 1, a batch in memory at a time.
+def parquet_batches(path: Path, batch_rows: int) -> Iterator[tuple[int, Any]]:
+    """Record batches of a file, each with the number of its first row, counted from 1.
 
     Raises
     ------
@@ -54,14 +54,33 @@ def parquet_rows(path: Path, batch_rows: int) -> Iterator[tuple[int, dict[str, A
     """
     import pyarrow as pa
 
-    number = 0
+    number = 1
     with _open(path) as file:
         try:
             for batch in file.iter_batches(batch_size=batch_rows):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
+                yield number, batch
+                number += batch.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, TraceError):
+                raise
             raise TraceError(
-                f"not readable as Parquet: {_first_line(error)}", path, number + 1
+                f"not readable as Parquet: {_first_line(error)}", path, number
             ) from None
+
+
+def parquet_rows(path: Path, batch_rows: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a file as dictionaries, counted from 1, a batch in memory at a time.
+
+    Raises
+    ------
+    TraceError
+        If the file cannot be read.
+    """
+    for number, batch in parquet_batches(path, batch_rows):
+        try:
+            rows = batch.to_pylist()
+        except ValueError as error:  # text that is not UTF-8
+            raise TraceError(
+                f"not readable as Parquet: {_first_line(error)}", path, number
+            ) from None
+        yield from enumerate(rows, number)
