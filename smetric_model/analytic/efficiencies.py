@@ -33,6 +33,8 @@ class Efficiencies:
         Projections, dense FFN, router, shared experts.
     expert_compute, expert_bandwidth : mapping of str to float
         Routed experts (grouped GEMM), after padding to tiles.
+    expert_call_s : mapping of str to float
+        Fixed cost of calling a MoE layer's experts, beyond kernel gaps [s] (0 for fused kernels).
     head_bandwidth : float
         Output head, one large matrix-vector product.
     attention_compute : float
@@ -42,6 +44,9 @@ class Efficiencies:
     attention_stream_bandwidth : float
         KV reading of *one* sequence; with B sequences the smaller of B times this and
         ``attention_bandwidth`` holds.
+    attention_stream_group : float
+        Query heads per KV head from which one sequence reads at ``attention_stream_bandwidth``;
+        with fewer, the decode kernel reads proportionally faster.
     attention_tile_tokens : float
         Keys each new token sees in vain, because causal masks act on whole tiles.
     expert_tile_tokens : float
@@ -72,10 +77,12 @@ class Efficiencies:
     dense_bandwidth: Mapping[str, float]
     expert_compute: Mapping[str, float]
     expert_bandwidth: Mapping[str, float]
+    expert_call_s: Mapping[str, float]
     head_bandwidth: float
     attention_compute: float
     attention_bandwidth: Mapping[str, float]
     attention_stream_bandwidth: float
+    attention_stream_group: float
     attention_tile_tokens: float
     expert_tile_tokens: float
     graph_s_per_dense_layer: float

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from smetric_model.catalog.cluster import Cluster
-from smetric_model.catalog.gpu import Gpu
 from smetric_model.datafiles import load_toml
+
+if TYPE_CHECKING:
+    from smetric_model.catalog.cluster import Cluster
+    from smetric_model.catalog.gpu import Gpu
 
 __all__ = [
     "FetchPath",

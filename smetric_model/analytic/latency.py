@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic.efficiencies import get_efficiencies
+from smetric_model.analytic.efficiencies import Efficiencies, get_efficiencies
 from smetric_model.analytic.fabric import fetch_bytes_per_s
 from smetric_model.analytic.memory import kv_bytes_per_token
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
+from smetric_model.catalog.cluster import Cluster, get_cluster
 from smetric_model.errors import SpecError
 
 if TYPE_CHECKING:
-    from smetric_model.catalog.cluster import Cluster
     from smetric_model.catalog.instance import InstanceSpec
 
 __all__ = [
@@ -171,7 +171,9 @@ def decode_time_s(
     return step_time_s(model, 0, 0, decode_batch, mean_context)
 
 
-def host_time_s(instance: InstanceSpec, prompt_tokens: ArrayLike) -> Any:
+def host_time_s(
+    instance: InstanceSpec, prompt_tokens: ArrayLike, efficiencies: Efficiencies | None = None
+) -> Any:
     """Return the host cost of a request: constant plus per prompt token [s].
 
     Parameters
@@ -180,8 +182,10 @@ def host_time_s(instance: InstanceSpec, prompt_tokens: ArrayLike) -> Any:
         For its GPU and engine.
     prompt_tokens : array_like of float
         Prompt length, hits included (they are tokenised and hashed too) [tokens].
+    efficiencies : Efficiencies, optional
+        In place of the fitted ones.
     """
-    fitted = get_efficiencies(instance.gpu.name, instance.engine)
+    fitted = efficiencies or get_efficiencies(instance.gpu.name, instance.engine)
     tokens = np.asarray(prompt_tokens, dtype=float)
     time = fitted.request_host_s + fitted.request_host_s_per_token * tokens
     return time if time.ndim else float(time)
@@ -193,6 +197,7 @@ def fetch_time_s(
     hit_tokens: ArrayLike,
     path: Literal["dram", "rdma"],
     busy: bool = False,
+    efficiencies: Efficiencies | None = None,
 ) -> Any:
     """Return the time to fetch a prefix from the global tier, alone on its links.
 
@@ -208,13 +213,15 @@ def fetch_time_s(
         The node's own memory, or another node's.
     busy : bool
         Whether the GPUs compute meanwhile.
+    efficiencies : Efficiencies, optional
+        In place of the fitted ones.
 
     Returns
     -------
     float or ndarray
         Latency plus transfer [s]; 0 for 0 tokens.
     """
-    fitted = get_efficiencies(instance.gpu.name, instance.engine)
+    fitted = efficiencies or get_efficiencies(instance.gpu.name, instance.engine)
     tokens = np.asarray(hit_tokens, dtype=float)
     size = tokens * kv_bytes_per_token(instance)
     rate = fetch_bytes_per_s(cluster, instance.gpu, instance.tp, path, size, busy)
@@ -262,6 +269,7 @@ def request_latency(
     hit_tier: HitTier = "local",
     concurrency: int = 1,
     cluster: Cluster | None = None,
+    efficiencies: Efficiencies | None = None,
 ) -> RequestLatency:
     """Return the latency of one request on an instance that is not queueing.
 
@@ -279,7 +287,9 @@ def request_latency(
         Sequences in the batch, this one included: its prefill runs beside ``concurrency - 1``
         decodes at the same context, and it decodes in a batch of ``concurrency``.
     cluster : Cluster, optional
-        For the links; default one node of the paper's testbed.
+        For the links; default the paper's testbed.
+    efficiencies : Efficiencies, optional
+        In place of the fitted ones.
 
     Returns
     -------
@@ -303,11 +313,8 @@ def request_latency(
         )
     if hit_tier not in ("local", "dram", "rdma"):
         raise SpecError(f"hit_tier is {hit_tier!r}; one of local, dram, rdma")
-    if cluster is None:
-        from smetric_model.catalog.cluster import get_cluster
-
-        cluster = get_cluster()
-    model = step_model(instance)
+    fitted = efficiencies or get_efficiencies(instance.gpu.name, instance.engine)
+    model = step_model(instance, fitted)
     hit = int(usable_hit_tokens(prompt_tokens, hit_tokens, instance.block_tokens))
     beside = concurrency - 1
 
@@ -323,10 +330,11 @@ def request_latency(
             )
         )
 
-    host = float(host_time_s(instance, prompt_tokens))
+    host = float(host_time_s(instance, prompt_tokens, fitted))
     fetch = 0.0
     if hit_tier != "local":
-        fetch = float(fetch_time_s(instance, cluster, hit, hit_tier))
+        cluster = cluster or get_cluster()
+        fetch = float(fetch_time_s(instance, cluster, hit, hit_tier, efficiencies=fitted))
     own = prefill(hit)
     cold = prefill(0)
     ttft = host + fetch + own

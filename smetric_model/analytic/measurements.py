@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from smetric_model.catalog.llm import get_llm
 from smetric_model.errors import SpecError
 
 __all__ = ["engine_rows", "kernel_rows", "read_measurements"]
@@ -182,10 +183,6 @@ def kernel_rows(table: pd.DataFrame) -> pd.DataFrame:
         ),
         (r"ISK-gg-(?P<phase>decode|prefill)-(?P<llm>.+)-ep(?P<ep>\d+)-(?P<rows>\d+)", "grouped_gemm"),
     )
-    experts = {  # hidden size, expert width: both models have 128 experts, 8 per token
-        "30B-A3B": (2048, 768),
-        "235B-A22B": (4096, 1536),
-    }
     rows = []
     for row in table.itertuples(index=False):
         for pattern, family in patterns:
@@ -199,13 +196,13 @@ def kernel_rows(table: pd.DataFrame) -> pd.DataFrame:
                 family = f"attention_decode_{match['dtype']}"
             if family == "grouped_gemm":
                 family = f"grouped_gemm_{match['phase']}_fp8"
-                hidden, width = experts[match["llm"]]
-                ep = int(match["ep"])
-                # the tables count the tokens of one GPU's share: tokens × 8 rows over 128/ep experts
+                moe = get_llm(f"Qwen3-{match['llm']}").moe
+                assert moe is not None
+                # the tables count the tokens of one GPU's share of the experts
                 shape |= {
-                    "expert_params": 3 * hidden * width,
-                    "experts": 128 // ep,
-                    "experts_per_token": 8,
+                    "expert_params": moe.expert_params,
+                    "experts": moe.experts // int(match["ep"]),
+                    "experts_per_token": moe.experts_per_token,
                 }
             rows.append(
                 {

@@ -70,6 +70,7 @@ class StepModel(NamedTuple):
     experts_per_token: float
     expert_row_s: float  #: one row through one expert of every MoE layer, compute
     expert_weights_s: float  #: one expert of every MoE layer, memory
+    expert_call_s: float  #: fixed cost of the experts of all MoE layers, per step
     expert_tile_tokens: float
     attention_pair_s: float  #: one (query token, key token) pair over all layers, prefill compute
     attention_decode_key_s: float  #: one key of one decoding sequence, compute
@@ -180,6 +181,7 @@ def step_groups(
         touched = experts_touched(model.experts, model.experts_per_token, tokens)
         rows = padded_rows(model.experts_per_token * tokens, touched, model.expert_tile_tokens)
         experts = np.maximum(model.expert_row_s * rows, model.expert_weights_s * touched)
+        experts = experts + model.expert_call_s * np.minimum(tokens, 1.0)
 
     attention_prefill = np.maximum(
         model.attention_pair_s * (prefill_pairs + model.attention_tile_tokens * prefill_tokens),
