@@ -1,18 +1,37 @@
-"""Device memory of one instance: weights, KV cache, fixed states."""
+"""Device memory of one instance: weights, KV cache, fixed states, and the local tier left over.
+
+Everything an instance holds is counted per GPU and for the fullest GPU; a KV pool is the same size
+on each GPU of an instance, so totals are ``tp`` times that.
+"""
 
 from __future__ import annotations
 
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, floor
 
-from smetric_model.catalog.instance import InstanceSpec
+from smetric_model.analytic.engine_memory import (
+    activation_peak_bytes,
+    engine_memory,
+    graph_bytes,
+    runtime_bytes,
+)
+from smetric_model.catalog.instance import InstanceSpec, tensor_parallel_problem
 from smetric_model.catalog.llm import GROUPS
+from smetric_model.errors import SpecError
 from smetric_model.units import dtype_bytes
 
 __all__ = [
+    "LocalTier",
+    "MemoryBudget",
     "expert_weight_bytes_per_gpu",
+    "fits",
     "fixed_state_bytes_per_request",
     "kv_bytes_per_token",
     "kv_bytes_per_token_per_gpu",
+    "local_tier",
+    "memory_budget",
+    "min_tp",
+    "missing_bytes",
     "weight_bytes_per_gpu",
     "weight_bytes_per_gpu_by_group",
 ]
@@ -137,3 +156,175 @@ def expert_weight_bytes_per_gpu(instance: InstanceSpec) -> float:
         The instance.
     """
     return weight_bytes_per_gpu_by_group(instance)["routed_experts"]
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """Where the memory of one GPU goes [bytes, all].
+
+    ``pool_bytes`` = ``usable_bytes`` − all the others; negative where the weights do not fit.
+    """
+
+    device_bytes: float
+    usable_bytes: float
+    weight_bytes: float
+    activation_peak_bytes: float
+    graph_bytes: float
+    runtime_bytes: float
+
+    @property
+    def pool_bytes(self) -> float:
+        """What is left for the KV cache [bytes]."""
+        return (
+            self.usable_bytes
+            - self.weight_bytes
+            - self.activation_peak_bytes
+            - self.graph_bytes
+            - self.runtime_bytes
+        )
+
+
+@dataclass(frozen=True)
+class LocalTier:
+    """KV cache of one instance in device memory.
+
+    Parameters
+    ----------
+    bytes : float
+        Whole instance, copies of replicated KV heads included [bytes].
+    tokens : int
+        Tokens it holds, before rounding to blocks [tokens].
+    blocks : int
+        Whole blocks it holds.
+    """
+
+    bytes: float
+    tokens: int
+    blocks: int
+
+
+def memory_budget(instance: InstanceSpec) -> MemoryBudget:
+    """Split the memory of the fullest GPU of an instance.
+
+    ``usable = (device memory − driver's reserve) · memory_utilisation``.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance.
+
+    Raises
+    ------
+    SpecError
+        For an unknown engine.
+    """
+    device = float(instance.gpu.memory_bytes)
+    reserve = engine_memory(instance.engine).driver_reserved_bytes
+    return MemoryBudget(
+        device_bytes=device,
+        usable_bytes=(device - reserve) * instance.memory_utilisation,
+        weight_bytes=weight_bytes_per_gpu(instance),
+        activation_peak_bytes=activation_peak_bytes(instance),
+        graph_bytes=graph_bytes(instance),
+        runtime_bytes=runtime_bytes(instance),
+    )
+
+
+def local_tier(
+    instance: InstanceSpec,
+    kv_bytes: float | None = None,
+    kv_bytes_per_token: float | None = None,
+) -> LocalTier:
+    """Size of the local tier: what weights, activations, graphs and runtime leave for the KV cache.
+
+    Models with linear attention keep ``fixed_state_bytes_per_request`` of it per running request;
+    that share is not taken off here.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance.
+    kv_bytes : float, optional
+        Size of the whole instance's pool in place of the computed one, as read off an engine's log
+        [bytes].
+    kv_bytes_per_token : float, optional
+        Bytes per token of the whole instance in place of the computed figure [bytes/token].
+
+    Returns
+    -------
+    LocalTier
+        Empty where the weights do not fit.
+
+    Raises
+    ------
+    SpecError
+        If one of the given figures is not positive.
+    """
+    for name, value in (("kv_bytes", kv_bytes), ("kv_bytes_per_token", kv_bytes_per_token)):
+        if value is not None and not 0 < value < float("inf"):
+            raise SpecError(f"{name} = {value!r}: must be a finite number > 0")
+    pool = instance.tp * memory_budget(instance).pool_bytes if kv_bytes is None else kv_bytes
+    pool = max(0.0, pool)
+    per_token = _per_token(instance) if kv_bytes_per_token is None else kv_bytes_per_token
+    tokens = floor(pool / per_token)
+    return LocalTier(bytes=pool, tokens=tokens, blocks=tokens // instance.block_tokens)
+
+
+def _per_token(instance: InstanceSpec) -> float:
+    # the function's name is also an argument's name above
+    return kv_bytes_per_token(instance)
+
+
+def missing_bytes(instance: InstanceSpec) -> float:
+    """Memory that an instance lacks to run at all, all its GPUs together.
+
+    It runs if the pool holds one KV block and the fixed state of one request.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance.
+
+    Returns
+    -------
+    float
+        [bytes]; 0 where it fits.
+    """
+    least = instance.block_tokens * kv_bytes_per_token(instance)
+    least += fixed_state_bytes_per_request(instance)
+    return max(0.0, least - instance.tp * memory_budget(instance).pool_bytes)
+
+
+def fits(instance: InstanceSpec) -> bool:
+    """Whether an instance runs at all: :func:`missing_bytes` is 0.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance.
+    """
+    return missing_bytes(instance) == 0
+
+
+def min_tp(instance: InstanceSpec) -> int | None:
+    """Smallest number of GPUs on which the model fits, everything else as in `instance`.
+
+    Candidates are all numbers over which the model can be split (they divide the heads, …) and
+    which `ep` divides; whether a node has that many GPUs is not looked at.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance; its own `tp` does not matter.
+
+    Returns
+    -------
+    int or None
+        None where it fits on no number of GPUs that the model can be split over.
+    """
+    for tp in range(instance.ep, instance.llm.attention.heads + 1):
+        if tensor_parallel_problem(instance.llm, tp, instance.ep) is None and fits(
+            replace(instance, tp=tp)
+        ):
+            return tp
+    return None
