@@ -43,6 +43,4 @@ def dtype_bytes(dtype: str) -> float:
     except KeyError:
         from smetric_model.errors import SpecError
 
-        raise SpecError(
-            f"dtype {dtype!r} is not known; one of {', '.join(_DTYPE_BYTES)}"
-        ) from None
+        raise SpecError(f"dtype {dtype!r} is not known; one of {', '.join(_DTYPE_BYTES)}") from None

@@ -17,9 +17,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def json_option(function: F) -> F:
     """Add ``--json``."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Write one JSON object to stdout."
-    )(function)
+    return click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout.")(
+        function
+    )
 
 
 def _plain(value: Any) -> Any:
