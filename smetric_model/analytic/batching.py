@@ -15,11 +15,13 @@ independent requests, first-come-first-served prefill, and within one request a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import fftconvolve
 
 from smetric_model.analytic.latency import prefill_steps, prefill_time_s
 from smetric_model.analytic.queueing import (
@@ -30,9 +32,11 @@ from smetric_model.analytic.queueing import (
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 
-__all__ = ["ColocatedInstance", "RequestMix", "SloProbability", "tpot_ceiling_rps"]
+__all__ = ["ColocatedInstance", "LoadedInstance", "RequestMix", "SloProbability", "tpot_ceiling_rps"]
 
 _MAX_LEVELS = 24  # lengths of output at which the law of stalls is evaluated
+_MAX_STATES = 40  # batch sizes told apart
+_NEGLIGIBLE = 1e-9  # states rarer than this are left out
 _TAIL = 1e-5  # probability at which the geometric tail of waiting requests is cut
 
 
@@ -131,6 +135,8 @@ class ColocatedInstance:
         Tokens of one engine step.
     max_running_requests : int
         Limit of the engine.
+    fixed_state_tokens : float
+        Memory of a running request that does not grow with its context, in tokens of the pool.
     """
 
     def __init__(
@@ -140,8 +146,10 @@ class ColocatedInstance:
         pool_tokens: float,
         token_budget: int,
         max_running_requests: int,
+        fixed_state_tokens: float = 0.0,
     ):
         self.model = model
+        self.fixed_state_tokens = fixed_state_tokens
         self.mix = mix
         self.pool_tokens = pool_tokens
         self.token_budget = token_budget
@@ -161,7 +169,7 @@ class ColocatedInstance:
     def _max_batch(self) -> float:
         """KV pool over the mean context of a running request, weighted by its residence."""
         mix = self.mix
-        context = mix.prompt_tokens + 0.5 * mix.output_tokens
+        context = mix.prompt_tokens + 0.5 * mix.output_tokens + self.fixed_state_tokens
         own = self._prefill_of(0.0)
         batch = 1.0
         for _ in range(20):
@@ -283,12 +291,18 @@ class ColocatedInstance:
         """Return the mean number waiting for KV space at ``rate_rps``."""
         return number_in_system(*self.states(rate_rps))[1]
 
-    def _seen(self, rate_rps: float) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _seen(
+        self, rate_rps: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """States an arrival sees: probability, batch it will run in, wait for KV space [s]."""
         probabilities, ratio = self.states(rate_rps)
-        batches = self.batches
-        # arrival that sees l < b in service joins as number l + 1
-        weight, batch, wait = probabilities[:-1], batches, np.zeros(batches.size)
+        # an arrival that sees l < b in service joins as number l + 1
+        groups = np.arange(self.batches.size)
+        if groups.size > _MAX_STATES:  # neighbouring batches stand for each other
+            edges = np.unique(np.geomspace(1, groups.size, _MAX_STATES).round().astype(int)) - 1
+            groups = edges[np.searchsorted(edges, groups, side="right") - 1]
+        kept, group = np.unique(groups, return_inverse=True)
+        weight = np.bincount(group, probabilities[:-1])
         depth = 1
         if ratio > 0:
             depth = int(np.clip(np.log(_TAIL) / np.log(ratio), 1, 400))
@@ -297,89 +311,243 @@ class ColocatedInstance:
         tail[-1] = probabilities[-1] * ratio ** k[-1] / (1 - ratio)
         return (
             np.concatenate((weight, tail)),
-            np.concatenate((batch, np.full(depth, batches[-1]))),
-            np.concatenate((wait, (k + 1) / self.stability_rps)),
+            np.concatenate((self.batches[kept], np.full(depth, self.batches[-1]))),
+            np.concatenate((np.zeros(kept.size), (k + 1) / self.stability_rps)),
         )
+
+    def at_rate(
+        self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float
+    ) -> LoadedInstance:
+        """Return the instance under a Poisson arrival rate below :attr:`stability_rps`.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Arrival rate of this instance [requests/s].
+        ttft_limit_s : ndarray of float, shape (n,)
+            TTFT limit of each request [s].
+        tpot_limit_s : float
+            Limit on a request's mean time per output token [s].
+
+        Returns
+        -------
+        LoadedInstance
+        """
+        return LoadedInstance(self, rate_rps, ttft_limit_s, tpot_limit_s)
 
     def slo_probability(
         self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float
     ) -> SloProbability:
         """Return how likely each request meets its limits at a rate.
 
-        TTFT: host and fetch, wait for KV space, wait for the prefill work ahead (M/G/1 with the
-        mix's own law, heavy tails included), own prefill.  TPOT: own decode steps plus the
-        prefills that arrive while it decodes (compound Poisson), on average over its output.
-
         Parameters
         ----------
-        rate_rps : float
-            Poisson arrival rate of the instance [requests/s].
-        ttft_limit_s : ndarray of float, shape (n,)
-            Limit of each request [s].
-        tpot_limit_s : float
-            Limit on a request's mean time per output token [s].
+        rate_rps, ttft_limit_s, tpot_limit_s
+            As in :meth:`at_rate`.
 
         Returns
         -------
         SloProbability
             Zeros where there is no steady state.
         """
-        mix = self.mix
-        n = mix.prompt_tokens.size
         if not rate_rps < self.stability_rps:
-            zero = np.zeros(n)
+            zero = np.zeros(self.mix.prompt_tokens.size)
             return SloProbability(zero, zero, zero)
-        weight, batch, kv_wait = self._seen(rate_rps)
-        beside = max(self.mean_batch(rate_rps) - 1.0, 0.0)
-        work = self.prefill_s(beside)
-        steps = np.maximum(mix.output_tokens - 1.0, 0.0)
-        horizon = float(max(ttft_limit_s.max(), steps.max() * tpot_limit_s)) * 1.02
-        law = DiscreteWork(work, horizon)
-        waiting = law.waiting_cdf(rate_rps)
+        return self.at_rate(rate_rps, ttft_limit_s, tpot_limit_s).slo_probability()
 
-        spare_ttft = ttft_limit_s - mix.before_prefill_s
-        # distinct batches only: the tail states differ in the KV wait alone
-        tpot_of = {b: self._tpot_probability(law, rate_rps, b, steps, tpot_limit_s) for b in set(batch)}
-        prefill_of = {b: self.prefill_s(b - 1.0) + float(
-            step_time_s(self.model, 0, 0, b - 1.0, self.decode_context_tokens)
-        ) for b in set(batch)}
-        ttft = np.zeros(n)
-        tpot = np.zeros(n)
-        both = np.zeros(n)
-        for w, b, wait in zip(weight, batch, kv_wait, strict=True):
-            if w < 1e-9:
+
+class LoadedInstance:
+    """A :class:`ColocatedInstance` at one rate: latency laws of its requests.
+
+    TTFT: host and fetch, wait for KV space, wait for the prefill work ahead (M/G/1 with the mix's
+    own law, heavy tails included), own prefill.  TPOT: own decode steps plus the prefills that
+    arrive while it decodes (compound Poisson), averaged over its output.
+
+    Parameters
+    ----------
+    instance : ColocatedInstance
+        The instance.
+    rate_rps, ttft_limit_s, tpot_limit_s
+        As in :meth:`ColocatedInstance.at_rate`.
+    """
+
+    def __init__(
+        self,
+        instance: ColocatedInstance,
+        rate_rps: float,
+        ttft_limit_s: NDArray[np.float64],
+        tpot_limit_s: float,
+    ):
+        self.instance = instance
+        self.rate_rps = rate_rps
+        self.ttft_limit_s = ttft_limit_s
+        self.tpot_limit_s = tpot_limit_s
+        mix = instance.mix
+        self.weight, self.batch, self.kv_wait_s = instance._seen(rate_rps)
+        self.mean_batch = instance.mean_batch(rate_rps)
+        work = instance.prefill_s(max(self.mean_batch - 1.0, 0.0))
+        self._steps = np.maximum(mix.output_tokens - 1.0, 0.0)
+        limits = [
+            float(x)
+            for x in (ttft_limit_s.max(), self._steps.max() * tpot_limit_s, 20 * work.max())
+            if np.isfinite(x)
+        ]
+        self._law = DiscreteWork(work, 1.02 * max(limits))
+        self._waiting = self._law.waiting_cdf(rate_rps)
+        self.prefill_load = rate_rps * float(work.mean())
+        self._own_prefill_s = {
+            b: instance.prefill_s(b - 1.0)
+            + float(step_time_s(instance.model, 0, 0, b - 1.0, instance.decode_context_tokens))
+            for b in set(self.batch)
+        }
+        self._own_step_s = {b: self._decode_step_of(b) for b in set(self.batch)}
+
+    def _decode_step_of(self, batch: float) -> NDArray[np.float64]:
+        """Decode step of a batch that holds each request, at its mean context [s]."""
+        instance = self.instance
+        own = instance.mix.prompt_tokens + 0.5 * instance.mix.output_tokens
+        context = ((batch - 1.0) * instance.decode_context_tokens + own) / batch
+        return np.asarray(step_time_s(instance.model, 0, 0, batch, context))
+
+    def slo_probability(self) -> SloProbability:
+        """Return how likely each request meets its limits."""
+        mix = self.instance.mix
+        n = mix.prompt_tokens.size
+        spare = self.ttft_limit_s - mix.before_prefill_s
+        stalls = _StallLaw(self._law, self.rate_rps, self._steps, self.tpot_limit_s)
+        tpot_of = {b: stalls.within(step) for b, step in self._own_step_s.items()}
+        ttft, tpot, both = np.zeros(n), np.zeros(n), np.zeros(n)
+        for weight, b, wait in zip(self.weight, self.batch, self.kv_wait_s, strict=True):
+            if weight < _NEGLIGIBLE:
                 continue
-            in_time = law.at(waiting, spare_ttft - prefill_of[b] - wait)
-            ttft += w * in_time
-            tpot += w * tpot_of[b]
-            both += w * in_time * tpot_of[b]
+            in_time = self._law.at(self._waiting, spare - self._own_prefill_s[b] - wait)
+            ttft += weight * in_time
+            tpot += weight * tpot_of[b]
+            both += weight * in_time * tpot_of[b]
         return SloProbability(ttft, tpot, both)
 
-    def _tpot_probability(
+    def mean_wait_s(self) -> float:
+        """Return the mean wait for KV space and prefill work ahead [s]."""
+        work = self._law
+        if self.prefill_load >= 1:
+            return float("inf")
+        prefill = self.rate_rps * work.second_moment_s2 / (2 * (1 - self.prefill_load))
+        return prefill + float(self.weight @ self.kv_wait_s)
+
+    def mean_ttft_s(self) -> float:
+        """Return the mean time to first token [s]."""
+        own = sum(
+            w * self._own_prefill_s[b].mean() for w, b in zip(self.weight, self.batch, strict=True)
+        )
+        return float(self.instance.mix.before_prefill_s.mean()) + self.mean_wait_s() + float(own)
+
+    def mean_decode_s(self) -> float:
+        """Return the mean time from first to last token, stalls included [s]."""
+        own = sum(
+            w * (self._steps * self._own_step_s[b]).mean()
+            for w, b in zip(self.weight, self.batch, strict=True)
+        )
+        return float(own) / max(1.0 - self.prefill_load, 1e-9)
+
+    def ttft_quantiles_s(self, shares: Sequence[float]) -> list[float]:
+        """Return quantiles of the TTFT over requests and waits [s].
+
+        Parameters
+        ----------
+        shares : sequence of float
+            Such as ``(0.5, 0.9)``.
+
+        Returns
+        -------
+        list of float
+        """
+        mix, law = self.instance.mix, self._law
+        grid = np.arange(self._waiting.size) * law.step_s
+        start = np.zeros(grid.size)
+        for weight, b, wait in zip(self.weight, self.batch, self.kv_wait_s, strict=True):
+            if weight >= _NEGLIGIBLE:
+                fixed = mix.before_prefill_s + self._own_prefill_s[b] + wait
+                at = np.minimum(fixed / law.step_s, grid.size - 2)
+                low = at.astype(int)
+                share = (at - low) * weight / fixed.size
+                start += np.bincount(low, weight / fixed.size - share, minlength=grid.size)
+                start += np.bincount(low + 1, share, minlength=grid.size)
+        waits = np.diff(self._waiting, prepend=0.0)
+        total = fftconvolve(start, waits)[: grid.size]
+        cdf = np.cumsum(np.clip(total, 0.0, None))
+        return [
+            float(np.interp(share, cdf, grid)) if cdf[-1] >= share else float("inf")
+            for share in shares
+        ]
+
+    def tpot_quantiles_s(self, shares: Sequence[float]) -> list[float]:
+        """Return quantiles of the mean time per output token, over requests with two or more [s].
+
+        Parameters
+        ----------
+        shares : sequence of float
+            Such as ``(0.5, 0.9)``.
+
+        Returns
+        -------
+        list of float
+        """
+        several = self._steps > 0
+        if not several.any():
+            return [float("nan")] * len(shares)
+        fastest = min(step[several].min() for step in self._own_step_s.values())
+        slowest = max(step[several].max() for step in self._own_step_s.values())
+        top = max(slowest / max(1.0 - self.prefill_load, 0.02) * 20, fastest * 10)
+        grid = np.geomspace(fastest * 0.999, top, 64)
+        cdf = []
+        for limit in grid:
+            stalls = _StallLaw(self._law, self.rate_rps, self._steps, float(limit))
+            within = {b: stalls.within(step)[several].mean() for b, step in self._own_step_s.items()}
+            cdf.append(
+                sum(w * within[b] for w, b in zip(self.weight, self.batch, strict=True))
+            )
+        values = np.maximum.accumulate(cdf)
+        return [
+            float(np.exp(np.interp(share, values, np.log(grid))))
+            if values[-1] >= share
+            else float("inf")
+            for share in shares
+        ]
+
+
+class _StallLaw:
+    """P(own decode steps + prefills that arrive meanwhile <= allowance), request by request.
+
+    Over an allowance ``y`` the work that arrives is compound Poisson; a request whose own steps
+    take ``x`` is in time if no more than ``y - x`` arrives.  (An earlier moment at which it would
+    have been done, followed by more work, counts as late: slightly conservative.)
+    """
+
+    def __init__(
         self,
         law: DiscreteWork,
         rate_rps: float,
-        batch: float,
         steps: NDArray[np.float64],
-        tpot_limit_s: float,
-    ) -> NDArray[np.float64]:
-        """P(mean time per output token <= limit) of each request in a batch of this size."""
-        context = self.mix.prompt_tokens + 0.5 * self.mix.output_tokens
-        mean_context = ((batch - 1.0) * self.decode_context_tokens + context) / batch
-        own = step_time_s(self.model, 0, 0, batch, mean_context)
-        slack_share = 1.0 - own / tpot_limit_s  # of the time it may take, what stalls may use
-        allowed = steps * tpot_limit_s
-        probability = np.where(slack_share >= 0, 1.0, 0.0)
-        several = (steps > 0) & (slack_share >= 0)
-        if not several.any():
-            return np.where(steps > 0, probability, 1.0)
-        longest, shortest = allowed[several].max(), allowed[several].min()
-        levels = np.geomspace(shortest, max(longest, shortest * 1.0001), _MAX_LEVELS)
-        nearest = np.abs(np.log(allowed[several])[:, None] - np.log(levels)[None, :]).argmin(1)
-        result = np.empty(several.sum())
-        for index in np.unique(nearest):
-            members = nearest == index
-            cdf = law.arrived_cdf(rate_rps, float(levels[index]))
-            result[members] = law.at(cdf, slack_share[several][members] * levels[index])
-        probability[several] = result
-        return np.where(steps > 0, probability, 1.0)
+        limit_s: float,
+    ):
+        self.law, self.limit_s = law, limit_s
+        self.several = steps > 0
+        allowed = np.log(np.maximum(steps, 1.0) * limit_s)
+        first, last = float(allowed.min()), float(allowed.max())
+        count = 1 if last - first < 1e-9 else _MAX_LEVELS
+        self.levels = np.exp(np.linspace(first, last, count))
+        self.laws = [law.arrived_cdf(rate_rps, float(y)) for y in self.levels]
+        position = (allowed - first) / max(last - first, 1e-9) * (count - 1)
+        self.low = np.clip(position.astype(int), 0, max(count - 2, 0))
+        self.share = position - self.low
+
+    def within(self, own_step_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        slack = 1.0 - own_step_s / self.limit_s  # share of the allowance that stalls may take
+        result = np.zeros(slack.size)
+        for index, (level, cdf) in enumerate(zip(self.levels, self.laws, strict=True)):
+            below = self.low == index
+            above = (self.low + 1 == index) & (self.share > 0)
+            for members, part in ((below, 1.0 - self.share), (above, self.share)):
+                if members.any():
+                    result[members] += part[members] * self.law.at(cdf, slack[members] * level)
+        return np.where(self.several, result, 1.0)
