@@ -257,6 +257,11 @@ class TestOverhead:
         assert activation_peak_bytes(spec) >= 8192 * 3 * 25_600 * 2
         assert activation_peak_bytes(replace(spec, tp=8)) < activation_peak_bytes(spec)
 
+    def test_a_step_samples_no_more_requests_than_it_has_tokens(self) -> None:
+        spec = instance("Qwen3-32B", token_budget=64, max_running_requests=64)
+        more = replace(spec, max_running_requests=1024)
+        assert activation_peak_bytes(more) == activation_peak_bytes(spec)
+
     def test_no_graphs_in_eager_mode(self) -> None:
         graph, eager = instance("Qwen3-32B"), instance("Qwen3-32B", mode="eager")
         difference = memory.local_tier(eager).bytes - memory.local_tier(graph).bytes
@@ -269,7 +274,7 @@ class TestOverhead:
 
 #: Published start-up logs: settings, then weights, activation peak and KV pool per GPU [GiB].
 #: All but the last: llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md (vLLM 0.11,
-#: which leaves the graphs out of the budget); the last, Qwen3-Next-80B-A3B on two H200, vLLM 0.10.2.
+#: which leaves the graphs out of the budget); the last: a log of vLLM 0.10.2 on two H200.
 LOGS: list[tuple[str, dict[str, Any], float, float, float]] = [
     ("Qwen3-0.6B", {}, 1.12, 5.56, 64.45),
     ("Qwen3-32B", {}, 61.03, 5.64, 4.45),
