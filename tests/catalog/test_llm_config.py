@@ -183,6 +183,37 @@ def test_published_totals_of_other_families(config: dict[str, Any], total: int) 
     assert read(config).params.total == total
 
 
+def test_qwen3_5_counts_as_published_without_vision_and_draft() -> None:
+    # Qwen3.5-397B-A17B: 397 billion parameters, 17 of them active
+    text = {
+        "model_type": "qwen3_5_moe_text",
+        "attn_output_gate": True,
+        "dtype": "bfloat16",
+        "head_dim": 256,
+        "hidden_size": 4096,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 15,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 64,
+        "linear_value_head_dim": 128,
+        "max_position_embeddings": 262144,
+        "moe_intermediate_size": 1024,
+        "num_attention_heads": 32,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "num_hidden_layers": 60,
+        "num_key_value_heads": 2,
+        "shared_expert_intermediate_size": 1024,
+        "vocab_size": 248320,
+    }
+    llm = read({"model_type": "qwen3_5_moe", "text_config": text, "tie_word_embeddings": False})
+    assert llm.params.total == pytest.approx(397e9, rel=0.003)
+    # the name counts the embedding as active, like 3.3 of Qwen3-30B-A3B
+    assert llm.params.active + llm.params.embedding == pytest.approx(17e9, rel=0.03)
+    assert llm.attention.layers == 15
+
+
 class TestHeadDim:
     def test_stated_head_dim_wins_over_hidden_by_heads(self) -> None:
         assert read(DENSE).attention.head_dim == 16  # 64 / 8 would be 8
@@ -395,6 +426,7 @@ class TestRefusals:
         ("changes", "key"),
         [
             ({"model_type": "bert"}, "model_type"),
+            ({"model_type": "deepseek_v32"}, "model_type"),
             ({"is_encoder_decoder": True}, "is_encoder_decoder"),
             ({"model_type": "mistral", "sliding_window": 1024}, "sliding_window"),
             ({"use_sliding_window": True, "sliding_window": 1024}, "sliding_window"),
