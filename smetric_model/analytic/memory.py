@@ -230,6 +230,18 @@ def memory_budget(instance: InstanceSpec) -> MemoryBudget:
     )
 
 
+def _pool_and_rate(
+    instance: InstanceSpec, pool: float | None, per_token: float | None
+) -> tuple[float, float]:
+    """Pool of the whole instance (negative where nothing is left) and bytes per token."""
+    for name, value in (("kv_bytes", pool), ("kv_bytes_per_token", per_token)):
+        if value is not None and not 0 < value < float("inf"):
+            raise SpecError(f"{name} = {value!r}: must be a finite number > 0")
+    if pool is None:
+        pool = instance.tp * memory_budget(instance).pool_bytes
+    return pool, kv_bytes_per_token(instance) if per_token is None else per_token
+
+
 def local_tier(
     instance: InstanceSpec,
     kv_bytes: float | None = None,
@@ -260,22 +272,17 @@ def local_tier(
     SpecError
         If one of the given figures is not positive.
     """
-    for name, value in (("kv_bytes", kv_bytes), ("kv_bytes_per_token", kv_bytes_per_token)):
-        if value is not None and not 0 < value < float("inf"):
-            raise SpecError(f"{name} = {value!r}: must be a finite number > 0")
-    pool = instance.tp * memory_budget(instance).pool_bytes if kv_bytes is None else kv_bytes
+    pool, per_token = _pool_and_rate(instance, kv_bytes, kv_bytes_per_token)
     pool = max(0.0, pool)
-    per_token = _per_token(instance) if kv_bytes_per_token is None else kv_bytes_per_token
     tokens = floor(pool / per_token)
     return LocalTier(bytes=pool, tokens=tokens, blocks=tokens // instance.block_tokens)
 
 
-def _per_token(instance: InstanceSpec) -> float:
-    # the function's name is also an argument's name above
-    return kv_bytes_per_token(instance)
-
-
-def missing_bytes(instance: InstanceSpec) -> float:
+def missing_bytes(
+    instance: InstanceSpec,
+    kv_bytes: float | None = None,
+    kv_bytes_per_token: float | None = None,
+) -> float:
     """Memory that an instance lacks to run at all, all its GPUs together.
 
     It runs if the pool holds one KV block and the fixed state of one request.
@@ -284,15 +291,17 @@ def missing_bytes(instance: InstanceSpec) -> float:
     ----------
     instance : InstanceSpec
         The instance.
+    kv_bytes, kv_bytes_per_token : float, optional
+        In place of the computed figures, as in :func:`local_tier`.
 
     Returns
     -------
     float
         [bytes]; 0 where it fits.
     """
-    least = instance.block_tokens * kv_bytes_per_token(instance)
-    least += fixed_state_bytes_per_request(instance)
-    return max(0.0, least - instance.tp * memory_budget(instance).pool_bytes)
+    pool, per_token = _pool_and_rate(instance, kv_bytes, kv_bytes_per_token)
+    least = instance.block_tokens * per_token + fixed_state_bytes_per_request(instance)
+    return max(0.0, least - pool)
 
 
 def fits(instance: InstanceSpec) -> bool:

@@ -110,6 +110,33 @@ class InstanceSpec:
             return 1
         return max(1, self.llm.attention.kv_heads // self.tp)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a planner should know about this combination: the model's notes and more."""
+        llm = self.llm
+        found = list(llm.notes)
+        if self.weight_dtype not in (*self.gpu.flops, "int4"):
+            found.append(
+                f"{self.gpu.name} does not multiply {self.weight_dtype} natively: it saves memory, "
+                "not arithmetic"
+            )
+        copies = self.tp // llm.attention.kv_heads
+        if llm.attention.kind == "mla" and self.tp > 1:
+            found.append(f"every one of the {self.tp} GPUs keeps the whole latent KV cache")
+        elif copies > 1:
+            found.append(
+                f"{llm.attention.kv_heads} KV heads on {self.tp} GPUs: each is kept {copies} times"
+            )
+        rows = llm.quantisation.block[0] if llm.quantisation else 0
+        if llm.moe is not None and rows > 1:
+            width = llm.moe.intermediate_size * self.ep // self.tp
+            if width % rows:
+                found.append(
+                    f"experts are split to {width} rows, no multiple of the {rows}-row scale "
+                    f"block: vLLM refuses this; ep = {self.tp} or a smaller tp avoids it"
+                )
+        return tuple(found)
+
 
 def tensor_parallel_problem(llm: Llm, tp: int, ep: int = 1) -> str | None:
     """Say why a model cannot be split over `tp` GPUs with `ep` expert groups; None if it can.

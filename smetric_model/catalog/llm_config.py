@@ -24,7 +24,7 @@ from smetric_model.errors import SpecError
 __all__ = ["llm_from_config"]
 
 _QWEN_NEXT = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe"}
-_DEEPSEEK = {"deepseek_v2", "deepseek_v3", "kimi_k2"}
+_DEEPSEEK = {"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"}
 _QWEN_MOE = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", *_QWEN_NEXT}
 _QK_NORM = {"qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text", *_QWEN_NEXT}
 _ALWAYS_QKV_BIAS = {"qwen2", "qwen2_moe", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl"}
@@ -106,7 +106,7 @@ def llm_from_config(
         mlp_bias=keys.flag("mlp_bias"),
         qk_norm=kind in _QK_NORM or keys.flag("use_qk_norm"),
         output_gate=kind in _QWEN_NEXT,
-        router_bias=kind in {"deepseek_v3", "kimi_k2", "glm4_moe"}
+        router_bias=kind in {"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"}
         or keys.get("topk_method") == "noaux_tc",
         shared_expert_gate=bool(
             moe and moe.shared_intermediate_size and (kind == "qwen2_moe" or kind in _QWEN_NEXT)
@@ -255,7 +255,7 @@ def _moe(keys: Keys, kind: str, layers: int) -> tuple[Moe | None, frozenset[int]
     if experts_key is None:
         if kind in _QWEN_MOE - {"qwen3_5_text", "qwen3_5"} or kind == "qwen3_next":
             keys.integer("num_experts")
-        if kind in {"deepseek_v3", "kimi_k2", "glm4_moe"}:
+        if kind in {"deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"}:
             keys.integer("n_routed_experts")
         if kind == "mixtral":
             keys.integer("num_local_experts")

@@ -115,7 +115,10 @@ def _block(value: Any, where: str) -> tuple[int, int]:
 
 def _grouped(config: Mapping[str, Any], method: str, bits: int, where: str) -> Quantisation:
     """AWQ and GPTQ: fp16 scale and packed zero point per group of inputs of one output."""
-    group = _integer(config, "group_size", where)
+    key = (
+        "q_group_size" if "group_size" not in config and "q_group_size" in config else "group_size"
+    )
+    group = _integer(config, key, where)
     # GPTQ stores zero points also where they are all equal; AWQ only if zero_point is set
     zero = bits / 8 if method == "gptq" or config.get("zero_point", True) else 0.0
     return Quantisation(_element(bits, "int", where), (1, max(group, 0)), 2.0, zero, method)

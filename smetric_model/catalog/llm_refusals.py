@@ -34,6 +34,7 @@ _ENCODERS = {
     "nomic_bert", "roberta", "xlm-roberta", "t5", "mt5", "bart", "mbart", "whisper", "clip",
     "siglip", "vit", "wav2vec2", "hubert",
 }  # fmt: skip
+_INDEXED = {"deepseek_v32", "deepseek_v4", "glm_moe_dsa"}
 _LAYER_TYPES = ("full_attention", "linear_attention")
 
 
@@ -54,6 +55,10 @@ def refuse_what_is_not_modelled(keys: Keys, kind: str) -> None:
     """
     if kind in _ENCODERS:
         raise keys.error("model_type", f"is {kind!r}: no decoder, nothing to serve token by token")
+    if kind in _INDEXED:
+        raise keys.error(
+            "model_type", f"is {kind!r}: sparse attention with an index cache is not modelled"
+        )
     for key, reason in _KEYS.items():
         if keys.config.get(key) not in (None, False, 0, "", [], {}):
             raise keys.error(key, f"is set: {reason}")
