@@ -15,7 +15,7 @@ _HOMES: dict[str, str] = {
     "Scenario": "smetric_model.scenario",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome as Outcome
