@@ -214,7 +214,7 @@ def scenario_markdown() -> str:
     lines = [
         "# Scenario file",
         "",
-        "Generated from `smetric_model/scenario.py` by",
+        "Generated from `smetric_model/scenario_sections.py` by",
         "`smetric_model._scenario_text.scenario_markdown()`; do not edit. A scenario is a TOML",
         "file; keys left out take the defaults shown here, unknown keys are errors.",
         "",
