@@ -16,6 +16,7 @@ independent requests, first-come-first-served prefill, and within one request a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +36,7 @@ from smetric_model.errors import SpecError
 __all__ = ["ColocatedInstance", "LoadedInstance", "RequestMix", "SloProbability", "tpot_ceiling_rps"]
 
 _MAX_LEVELS = 24  # lengths of output at which the law of stalls is evaluated
+_QUANTILE_REQUESTS = 1024  # requests behind a quantile of TPOT
 _MAX_STATES = 40  # batch sizes told apart
 _NEGLIGIBLE = 1e-9  # states rarer than this are left out
 _TAIL = 1e-5  # probability at which the geometric tail of waiting requests is cut
@@ -166,6 +168,29 @@ class ColocatedInstance:
         if self.max_batch > full:  # a last state between two whole numbers
             self.batches = np.append(self.batches, self.max_batch)
 
+    def with_mix(self, mix: RequestMix) -> ColocatedInstance:
+        """Return the same instance for a mix that differs in ``before_prefill_s`` alone."""
+        other = copy(self)  # keeps what has been tabulated
+        other.mix = mix
+        return other
+
+    @cached_property
+    def mean_resident_tokens(self) -> float:
+        """Mean KV of a running request at the largest batch, weighted by residence [tokens]."""
+        context = self.mix.prompt_tokens + 0.5 * self.mix.output_tokens + self.fixed_state_tokens
+        step = float(
+            step_time_s(self.model, 0, 0, self.batches[-1], self.decode_context_tokens)
+        )
+        residence = self.batches[-1] * self.prefill_s(0.0).mean() + self.mix.output_tokens * step
+        return float((residence * context).sum() / residence.sum())
+
+    def rate_with_pool(self, factor: float) -> float:
+        """Return the saturation rate with a KV pool ``factor`` times as large [requests/s]."""
+        batch = float(np.clip(self.max_batch * factor, 1.0, self.max_running_requests))
+        step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
+        prefill = float(self._prefill_of(batch - 1.0).mean())
+        return 1.0 / (prefill + self.mean_output_tokens * step / batch)
+
     def _max_batch(self) -> float:
         """KV pool over the mean context of a running request, weighted by its residence."""
         mix = self.mix
@@ -245,15 +270,6 @@ class ColocatedInstance:
     def stability_rps(self) -> float:
         """Request rate at which the instance saturates, µ(b) [requests/s]."""
         return float(self.completion_rate_rps[-1])
-
-    @property
-    def unlimited_kv_rps(self) -> float:
-        """Rate at which it would saturate with a KV pool that never limits the batch."""
-        big = float(max(self.max_running_requests, 1))
-        step = float(step_time_s(self.model, 0, 0, big, self.decode_context_tokens))
-        return 1.0 / (
-            float(self._prefill_of(big - 1.0).mean()) + self.mean_output_tokens * step / big
-        )
 
     def tpot_ceiling_rps(self, tpot_slo_s: float) -> float:
         """Return the rate at which the mean TPOT reaches ``tpot_slo_s`` [requests/s].
@@ -492,20 +508,25 @@ class LoadedInstance:
         -------
         list of float
         """
-        several = self._steps > 0
-        if not several.any():
+        several = np.flatnonzero(self._steps > 0)
+        if not several.size:
             return [float("nan")] * len(shares)
-        fastest = min(step[several].min() for step in self._own_step_s.values())
-        slowest = max(step[several].max() for step in self._own_step_s.values())
-        top = max(slowest / max(1.0 - self.prefill_load, 0.02) * 20, fastest * 10)
-        grid = np.geomspace(fastest * 0.999, top, 64)
+        if several.size > _QUANTILE_REQUESTS:
+            several = several[
+                np.linspace(0, several.size - 1, _QUANTILE_REQUESTS).round().astype(int)
+            ]
+        steps = self._steps[several]
+        own = {b: step[several] for b, step in self._own_step_s.items()}
+        fastest = min(float(step.min()) for step in own.values())
+        slowest = max(float(step.max()) for step in own.values())
+        # a request of two tokens may wait for several whole prefills between them
+        top = 5 * float(self._own_prefill_s[self.batch[-1]].max()) + 20 * slowest
+        grid = np.geomspace(fastest * 0.999, top / max(1.0 - self.prefill_load, 0.05), 80)
         cdf = []
         for limit in grid:
-            stalls = _StallLaw(self._law, self.rate_rps, self._steps, float(limit))
-            within = {b: stalls.within(step)[several].mean() for b, step in self._own_step_s.items()}
-            cdf.append(
-                sum(w * within[b] for w, b in zip(self.weight, self.batch, strict=True))
-            )
+            stalls = _StallLaw(self._law, self.rate_rps, steps, float(limit), levels=8)
+            within = {b: stalls.within(step).mean() for b, step in own.items()}
+            cdf.append(sum(w * within[b] for w, b in zip(self.weight, self.batch, strict=True)))
         values = np.maximum.accumulate(cdf)
         return [
             float(np.exp(np.interp(share, values, np.log(grid))))
@@ -529,12 +550,13 @@ class _StallLaw:
         rate_rps: float,
         steps: NDArray[np.float64],
         limit_s: float,
+        levels: int = _MAX_LEVELS,
     ):
-        self.law, self.limit_s = law, limit_s
+        self.law, self.rate_rps, self.limit_s = law, rate_rps, limit_s
         self.several = steps > 0
         allowed = np.log(np.maximum(steps, 1.0) * limit_s)
         first, last = float(allowed.min()), float(allowed.max())
-        count = 1 if last - first < 1e-9 else _MAX_LEVELS
+        count = 1 if last - first < 1e-9 else levels
         self.levels = np.exp(np.linspace(first, last, count))
         self.laws = [law.arrived_cdf(rate_rps, float(y)) for y in self.levels]
         position = (allowed - first) / max(last - first, 1e-9) * (count - 1)
@@ -549,5 +571,12 @@ class _StallLaw:
             above = (self.low + 1 == index) & (self.share > 0)
             for members, part in ((below, 1.0 - self.share), (above, self.share)):
                 if members.any():
-                    result[members] += part[members] * self.law.at(cdf, slack[members] * level)
+                    spare = slack[members] * level
+                    within = np.where(
+                        spare <= self.law.horizon_s,
+                        self.law.at(cdf, spare),
+                        # beyond the grid many prefills add up: their sum is all but normal
+                        self.law.arrived_normal(self.rate_rps, float(level), spare),
+                    )
+                    result[members] += part[members] * within
         return np.where(self.several, result, 1.0)

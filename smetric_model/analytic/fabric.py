@@ -24,8 +24,8 @@ __all__ = [
     "fetch_bytes_per_s",
     "global_tier_rate_cap_rps",
     "nic_bytes_per_s",
+    "node_nic_utilisation",
     "pcie_bytes_per_s",
-    "remote_share",
 ]
 
 
@@ -92,14 +92,6 @@ def pcie_bytes_per_s(gpu: Gpu) -> float:
     return float(gpu.pcie_bytes_per_s * load_toml("fabric.toml")["pcie"]["measured"]["efficiency"])
 
 
-def remote_share(cluster: Cluster) -> float:
-    """Return the share of the global tier that lies on other nodes, ``(nodes - 1) / nodes``.
-
-    KV is spread evenly over the nodes' memory.
-    """
-    return (cluster.nodes - 1) / cluster.nodes
-
-
 FetchPath = Literal["dram", "rdma"]
 
 
@@ -138,18 +130,46 @@ def fetch_bytes_per_s(
     return rate if np.ndim(rate) else float(rate)
 
 
+def node_nic_utilisation(
+    cluster: Cluster, rate_rps: float, bytes_per_request: float, transfer_bytes: float
+) -> float:
+    r"""Return the share of each node's NICs, per direction, that global-tier traffic takes.
+
+    A node's egress carries others' reads and its own writes, its ingress the reverse, so that both
+    carry
+
+    .. math:: \frac{\lambda}{n}\,\frac{n-1}{n}\,(E[\mathrm{fetched}] + E[\mathrm{written}])
+
+    bytes/s, against ``nics · η · line rate``.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Nodes and NICs.
+    rate_rps : float
+        Arrival rate of the cluster [requests/s].
+    bytes_per_request : float
+        Mean bytes fetched plus written per request [bytes].
+    transfer_bytes : float
+        Typical size of one transfer, for the efficiency [bytes].
+
+    Returns
+    -------
+    float
+        Utilisation; above 1 it cannot be carried.
+    """
+    per_node = rate_rps * cluster.remote_ratio * bytes_per_request / cluster.nodes
+    capacity = cluster.nics_per_node * nic_bytes_per_s(cluster, transfer_bytes, busy=True)
+    return float(per_node / capacity)
+
+
 def global_tier_rate_cap_rps(
     cluster: Cluster,
     fetched_bytes_per_request: float,
     written_bytes_per_request: float,
     transfer_bytes: float,
 ) -> float:
-    r"""Return the largest cluster arrival rate whose global-tier traffic the NICs carry.
-
-    Per node and direction (a node's egress carries others' reads and its own writes)
-
-    .. math:: \lambda\,\frac{n-1}{n}\,\frac{E[\mathrm{fetched}] + E[\mathrm{written}]}{n}
-              \le \mathrm{nics}\cdot\eta\cdot\mathrm{rate}
+    """Return the largest cluster arrival rate whose global-tier traffic the NICs carry.
 
     Parameters
     ----------
@@ -165,12 +185,6 @@ def global_tier_rate_cap_rps(
     float
         Arrival rate of the cluster [requests/s]; ``inf`` without traffic between nodes.
     """
-    per_node = (
-        remote_share(cluster)
-        * (fetched_bytes_per_request + written_bytes_per_request)
-        / cluster.nodes
-    )
-    if per_node <= 0:
-        return float("inf")
-    capacity = cluster.nics_per_node * nic_bytes_per_s(cluster, transfer_bytes, busy=True)
-    return float(capacity / per_node)
+    traffic = fetched_bytes_per_request + written_bytes_per_request
+    used = node_nic_utilisation(cluster, 1.0, traffic, transfer_bytes)
+    return 1.0 / used if used > 0 else float("inf")

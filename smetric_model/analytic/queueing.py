@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
 
 __all__ = [
     "DiscreteWork",
@@ -140,6 +141,7 @@ class DiscreteWork:
         half = points // 2
         self.step_s = max(horizon_s, 1e-9) / half
         self.points = points
+        self.horizon_s = (half - 1) * self.step_s
         # Generating functions are sampled on a circle of radius below 1, so that what a circular
         # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
         self._radius = 10.0 ** (-8.0 / points)
@@ -177,6 +179,25 @@ class DiscreteWork:
             P(work <= x) at ``x = 0, step_s, 2 step_s, …``.
         """
         return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
+
+    def arrived_normal(self, rate_rps: float, interval_s: float, x_s: ArrayLike) -> Any:
+        """Return the normal approximation of :meth:`arrived_cdf`, for intervals of many arrivals.
+
+        Parameters
+        ----------
+        rate_rps, interval_s
+            As in :meth:`arrived_cdf`.
+        x_s : array_like of float
+            Where [s].
+
+        Returns
+        -------
+        ndarray
+            P(work <= x).
+        """
+        mean = rate_rps * interval_s * self.mean_s
+        spread = np.sqrt(rate_rps * interval_s * self.second_moment_s2)
+        return ndtr((np.asarray(x_s, dtype=float) - mean) / max(spread, 1e-12))
 
     def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
         r"""Return the law of the wait for a first-come-first-served server (M/G/1).
