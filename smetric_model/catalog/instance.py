@@ -18,7 +18,9 @@ _KV_DTYPES = ("bf16", "fp16", "fp8", "int8")
 class InstanceSpec:
     """One instance.
 
-    After construction `llm` is the model *as served*: its weights are stored in `weight_dtype`.
+    After construction `llm` is the model *as served*: its weights are stored in `weight_dtype`, and
+    what was left to the model is filled in.  To look at another model, build another spec;
+    ``dataclasses.replace`` would carry the filled-in types and context over.
 
     Parameters
     ----------

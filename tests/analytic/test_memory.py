@@ -225,6 +225,13 @@ class TestLocalTier:
         with pytest.raises(SpecError, match=r"kv_bytes_per_token = .*must be a finite"):
             memory.local_tier(instance("Qwen3-32B"), kv_bytes_per_token=value)
 
+    def test_one_block_and_one_fixed_state_must_fit(self) -> None:
+        spec = instance("Qwen3-Next-80B-A3B", tp=2)
+        block = 16 * memory.kv_bytes_per_token(spec)
+        state = memory.fixed_state_bytes_per_request(spec)
+        assert memory.missing_bytes(spec, kv_bytes=block + state) == 0
+        assert memory.missing_bytes(spec, kv_bytes=block) == state
+
     def test_too_large_is_an_answer(self) -> None:
         spec = instance("Qwen3-Coder-480B-A35B-Instruct", tp=8)
         assert not memory.fits(spec)
@@ -234,6 +241,21 @@ class TestLocalTier:
 
     def test_nothing_helps(self) -> None:
         assert memory.min_tp(instance("Qwen3-32B", gpu="L40S", memory_utilisation=0.01)) is None
+
+
+LATENT = {
+    "model_type": "deepseek_v2",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+    "intermediate_size": 64,
+    "vocab_size": 16,
+    "max_position_embeddings": 1024,
+}
 
 
 class TestOverhead:
@@ -256,6 +278,29 @@ class TestOverhead:
         spec = instance("Qwen3-32B", max_running_requests=1)
         assert activation_peak_bytes(spec) >= 8192 * 3 * 25_600 * 2
         assert activation_peak_bytes(replace(spec, tp=8)) < activation_peak_bytes(spec)
+
+    def test_forward_pass_of_the_experts(self) -> None:
+        # 62 layers do not add up: one layer's tensors at a time; slices or whole experts differ
+        settings = {"max_running_requests": 1, "tp": 8}
+        sliced = activation_peak_bytes(instance("Qwen3-Coder-480B-A35B-Instruct", **settings))
+        whole = activation_peak_bytes(instance("Qwen3-Coder-480B-A35B-Instruct", ep=8, **settings))
+        # per token: twice the hidden size, 8 copies of the larger of two projections or the
+        # output, 8 of the activated width, router scores and the sum
+        assert sliced == 8192 * 2 * (2 * 6144 + 8 * (6144 + 320) + 160 + 6144)
+        assert whole == 8192 * 2 * (2 * 6144 + 8 * (6144 + 2560) + 160 + 6144)
+
+    def test_forward_pass_of_latent_attention(self) -> None:
+        spec = instance("DeepSeek-V3", max_running_requests=1)
+        unfolded = 128 * (192 + 128 + 2 * 128)  # queries, keys, values and output of the heads
+        attention = 1536 + 512 + 64 + unfolded + 7168
+        experts = 8 * (7168 + 2048) + 3 * 2048 + 256 + 7168
+        assert attention < experts
+        assert activation_peak_bytes(spec) == 8192 * 2 * (2 * 7168 + experts)
+        lite = llm_from_config(LATENT, "latent, dense", "config.json")
+        spec = InstanceSpec(lite, get_gpu("H20"), max_running_requests=1)
+        attention = 32 + 8 + 4 * (24 + 16 + 2 * 16) + 64
+        assert attention > 3 * 64 + 64
+        assert activation_peak_bytes(spec) == 8192 * 2 * (2 * 64 + attention)
 
     def test_a_step_samples_no_more_requests_than_it_has_tokens(self) -> None:
         spec = instance("Qwen3-32B", token_budget=64, max_running_requests=64)

@@ -8,6 +8,7 @@ import pytest
 from smetric_model.catalog.gpu import get_gpu
 from smetric_model.catalog.instance import InstanceSpec, tensor_parallel_problem
 from smetric_model.catalog.llm import get_llm
+from smetric_model.catalog.llm_config import llm_from_config
 from smetric_model.errors import SpecError
 
 
@@ -55,8 +56,29 @@ def test_what_cannot_be_is_refused(name: str, settings: dict[str, Any], message:
         instance(name, **settings)
 
 
-def test_expert_width_must_be_split_evenly() -> None:
-    assert tensor_parallel_problem(get_llm("GLM-4.5-Air"), 3) is not None
+def test_widths_must_be_split_evenly() -> None:
+    config = {
+        "model_type": "glm4_moe",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 8,
+        "intermediate_size": 100,
+        "moe_intermediate_size": 20,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "vocab_size": 512,
+        "max_position_embeddings": 1024,
+    }
+    llm = llm_from_config(config, "narrow", "config.json")
+    assert tensor_parallel_problem(llm, 4) is None
+    assert "feed-forward width 100" in (tensor_parallel_problem(llm, 8, 8) or "")
+    wider = llm_from_config(config | {"intermediate_size": 128}, "narrow", "config.json")
+    assert "an expert of narrow is 20 wide" in (tensor_parallel_problem(wider, 8) or "")
+    assert "the shared expert of narrow is 20 wide" in (tensor_parallel_problem(wider, 8, 8) or "")
     assert tensor_parallel_problem(get_llm("Qwen3-30B-A3B"), 32, 32) is None
 
 

@@ -66,6 +66,19 @@ class TestBytes:
         assert total_bytes(llm, "routed_experts") == params / 2 + params / 128 * 2.5
         assert total_bytes(llm, "router") == 2 * get_group(llm, "router")
 
+    @pytest.mark.parametrize(
+        ("extra", "zero_point_bytes"),
+        [
+            ({"quant_method": "awq", "zero_point": False}, 0.0),
+            ({"quant_method": "awq"}, 0.5),
+            ({"quant_method": "gptq", "sym": True, "zero_point": False}, 0.5),
+        ],
+    )
+    def test_zero_points(self, extra: dict[str, Any], zero_point_bytes: float) -> None:
+        found = read({"bits": 4, "group_size": 128} | extra).quantisation
+        assert found is not None
+        assert found.zero_point_bytes == zero_point_bytes
+
     def test_gptq_eight_bit(self) -> None:
         llm = read({"quant_method": "gptq", "bits": 8, "group_size": -1, "sym": True})
         experts = 3 * 8 * (128 * 256 * 2 + 128 * 3 + 128 * 3 + 256 * 128 + 256 * 3)
