@@ -33,7 +33,13 @@ from smetric_model.analytic.queueing import (
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 
-__all__ = ["ColocatedInstance", "LoadedInstance", "RequestMix", "SloProbability", "tpot_ceiling_rps"]
+__all__ = [
+    "ColocatedInstance",
+    "LoadedInstance",
+    "RequestMix",
+    "SloProbability",
+    "tpot_ceiling_rps",
+]
 
 _MAX_LEVELS = 24  # lengths of output at which the law of stalls is evaluated
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile of TPOT
@@ -178,9 +184,7 @@ class ColocatedInstance:
     def mean_resident_tokens(self) -> float:
         """Mean KV of a running request at the largest batch, weighted by residence [tokens]."""
         context = self.mix.prompt_tokens + 0.5 * self.mix.output_tokens + self.fixed_state_tokens
-        step = float(
-            step_time_s(self.model, 0, 0, self.batches[-1], self.decode_context_tokens)
-        )
+        step = float(step_time_s(self.model, 0, 0, self.batches[-1], self.decode_context_tokens))
         residence = self.batches[-1] * self.prefill_s(0.0).mean() + self.mix.output_tokens * step
         return float((residence * context).sum() / residence.sum())
 
@@ -201,9 +205,7 @@ class ColocatedInstance:
             step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
             residence = batch * own.mean() + mix.output_tokens * step
             mean_context = float((residence * context).sum() / residence.sum())
-            new = float(
-                np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests)
-            )
+            new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
             if abs(new - batch) < 1e-6:
                 break
             batch = 0.5 * (batch + new)

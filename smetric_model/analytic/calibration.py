@@ -294,7 +294,9 @@ def fit_engine(
     every = every[every["engine"] == engine].reset_index(drop=True)
     group = _groups(engine, every)
     # repeats of one set-up together weigh as much as one row
-    weight = np.sqrt(1.0 / every.groupby(group)["id"].transform("size")) if engine == "vllm" else 1.0
+    weight = (
+        np.sqrt(1.0 / every.groupby(group)["id"].transform("size")) if engine == "vllm" else 1.0
+    )
     every = every.assign(group=group, weight=weight)
     parameters = PARAMETERS[engine]
 
@@ -410,7 +412,7 @@ def starting_point(kernel_fits: Mapping[str, kernels.KernelFit], engine: str) ->
         "attention_compute": f"{isk} attnpre (FlashAttention-3)",
         "attention_bandwidth.bf16": f"{isk} attndec (FlashInfer)",
         "attention_bandwidth.fp8": f"{isk} attndec, FP8 KV (FlashInfer)",
-        "attention_stream_bandwidth": f"{isk} attndec: one long sequence reaches full-batch bandwidth",
+        "attention_stream_bandwidth": f"{isk} attndec: a long sequence alone reaches it",
         "attention_stream_group": (
             "QW rows: models with 2 query heads per KV head read one sequence at twice the rate of "
             "those with 4 and more"
@@ -426,7 +428,7 @@ def starting_point(kernel_fits: Mapping[str, kernels.KernelFit], engine: str) ->
         "request_host_s": "as fitted on vllm's rows",
         "request_host_s_per_token": "as fitted on vllm's rows",
         "dram_fetch_s": "as fitted on KVC-cpuhit",
-        "rdma_fetch_s": "assumption: as dram_fetch_s (the connector's bookkeeping); no row of its own",
+        "rdma_fetch_s": "assumption: as dram_fetch_s; no row of its own",
     }
     return Efficiencies(
         dense_compute={"bf16": 0.919, "fp8": gemm.compute_ratio, "int4": 0.59},

@@ -166,7 +166,9 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     tables = load_toml("efficiencies.toml")
     engines = sorted({name for per_gpu in tables.values() for name in per_gpu})
     if engine not in engines:
-        raise SpecError(f"engine {engine!r} has no fitted efficiencies; known: {', '.join(engines)}")
+        raise SpecError(
+            f"engine {engine!r} has no fitted efficiencies; known: {', '.join(engines)}"
+        )
     if engine in tables.get(gpu_name, {}):
         return _from_table(tables[gpu_name][engine], f"{gpu_name}/{engine}")
     reference = next(gpu for gpu, per_gpu in tables.items() if engine in per_gpu)

@@ -49,9 +49,7 @@ def _nic_curve() -> _NicCurve:
     )
 
 
-def nic_bytes_per_s(
-    cluster: Cluster, transfer_bytes: ArrayLike, busy: bool
-) -> Any:
+def nic_bytes_per_s(cluster: Cluster, transfer_bytes: ArrayLike, busy: bool) -> Any:
     """Return the rate of one NIC for transfers of a given size.
 
     Parameters

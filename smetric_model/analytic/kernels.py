@@ -106,7 +106,11 @@ def grouped_gemm_s(
     """
     rows = padded_rows(assigned, touched, fit.tile_tokens)
     return _roofline(
-        fit, 2 * rows * expert_params, touched * expert_params * weight_bytes, flop_per_s, bytes_per_s
+        fit,
+        2 * rows * expert_params,
+        touched * expert_params * weight_bytes,
+        flop_per_s,
+        bytes_per_s,
     )
 
 

@@ -153,6 +153,6 @@ class ReuseProfile:
             Hit of each request [tokens].
         """
         kept = self.gap_s <= retention_s
-        return np.bincount(
-            self.request[kept], self.tokens[kept], minlength=self.requests
-        ).astype(float)
+        return np.bincount(self.request[kept], self.tokens[kept], minlength=self.requests).astype(
+            float
+        )

@@ -181,7 +181,10 @@ def kernel_rows(table: pd.DataFrame) -> pd.DataFrame:
             r"-b(?P<batch>\d+)-s(?P<context_tokens>\d+)",
             "attention_decode",
         ),
-        (r"ISK-gg-(?P<phase>decode|prefill)-(?P<llm>.+)-ep(?P<ep>\d+)-(?P<rows>\d+)", "grouped_gemm"),
+        (
+            r"ISK-gg-(?P<phase>decode|prefill)-(?P<llm>.+)-ep(?P<ep>\d+)-(?P<rows>\d+)",
+            "grouped_gemm",
+        ),
     )
     rows = []
     for row in table.itertuples(index=False):

@@ -277,7 +277,7 @@ class Prediction:
         return instance.at_rate(own, self.ttft_limit_s, self.scenario.slo.tpot_s), hits
 
     def engine_resource(self, instance: ColocatedInstance) -> str:
-        """Name what limits the engine: its KV pool if twice the pool would lift the limit by 10 %."""
+        """Name what limits the engine: ``kv`` if twice the pool would lift the limit by 10 %."""
         return "kv" if instance.rate_with_pool(2.0) > 1.1 * instance.stability_rps else "compute"
 
     # --- limits -----------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Prediction:
         return self._all_reusable() if self.reuse == "ideal" else np.zeros(self.prompt_tokens.size)
 
     def link_rps(self, rate_rps: float) -> float:
-        """Cluster rate at which the NICs saturate, for the mix of fetches at a rate [requests/s]."""
+        """Rate at which the NICs saturate, for the mix of fetches at a rate [requests/s]."""
         hits = self.hits(rate_rps)
         per_token = self.demand.kv_bytes_per_token
         return global_tier_rate_cap_rps(

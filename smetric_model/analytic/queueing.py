@@ -224,7 +224,7 @@ class DiscreteWork:
     def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
         half = self.points // 2
         pmf = np.fft.irfft(transform, n=self.points)[:half] / self._damping[:half]
-        return np.clip(np.cumsum(pmf), 0.0, 1.0)
+        return np.asarray(np.clip(np.cumsum(pmf), 0.0, 1.0))
 
     def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
         """Interpolate a law returned by this object.
@@ -244,5 +244,3 @@ class DiscreteWork:
         x = np.asarray(x_s, dtype=float)
         grid = np.arange(cdf.size) * self.step_s
         return np.where(x < 0, 0.0, np.interp(x, grid, cdf))
-
-

@@ -114,7 +114,10 @@ def step_model(instance: InstanceSpec, efficiencies: Efficiencies | None = None)
         state = linear.state_elements_per_layer * dtype_bytes(linear.state_dtype)
         window = linear.conv_elements_per_layer * dtype_bytes(linear.conv_dtype)
         linear_state_s = (
-            2 * (state + window) * linear.layers / tp
+            2
+            * (state + window)
+            * linear.layers
+            / tp
             / (fitted.of("attention_bandwidth", activation) * bandwidth)
         )
 
@@ -156,7 +159,9 @@ def step_model(instance: InstanceSpec, efficiencies: Efficiencies | None = None)
         gap_s=fitted.graph_s_per_moe_layer * moe_layers
         + fitted.graph_s_per_dense_layer * (llm.layers - moe_layers),
         eager_launch_s=fitted.eager_s_per_layer * llm.layers,
-        graph_capture_tokens=float(fitted.graph_capture_tokens) if instance.mode == "graph" else 0.0,
+        graph_capture_tokens=float(fitted.graph_capture_tokens)
+        if instance.mode == "graph"
+        else 0.0,
     )
 
 

@@ -39,8 +39,8 @@ def command(
     entries = {name: to_table(fit) for name, fit in engines.items()}
     if write is not None:
         head = (
-            "# Written by `smetric-model calibrate`; provenance of every number is listed below it.\n"
-            "# Measurements: third-party published rows for NVIDIA H20 (not part of this package).\n\n"
+            "# Written by `smetric-model calibrate`; every number's provenance is listed below it.\n"
+            "# Measurements: third-party published rows (not part of this package).\n\n"
         )
         write.write_text(head + tomli_w.dumps({gpu: entries}))
     good = kernels[~kernels["doubtful"]]
