@@ -127,9 +127,11 @@ class Bailian(_Scored):
 
     def scores(self, request: RoutingRequest, snapshot: Snapshot) -> FloatVector:
         """Return (1 − w)·l̂ + w·(1 − ĉ); a load scale of 0 makes every l̂ 0."""
-        loads, up = snapshot.loads.values, snapshot.available
-        least = float(loads[up].min()) if self.load_normalisation == "minmax" else 0.0
-        scale = self._load_scale(mean_load(snapshot), least, float(loads[up].max()))
+        up = snapshot.available
+        known = snapshot.loads.values[up]
+        least = float(known.min()) if self.load_normalisation == "minmax" else 0.0
+        scale = self._load_scale(mean_load(snapshot), least, float(known.max()))
+        loads = np.where(up, snapshot.loads.values, least)
         relative = (loads - least) / scale if scale > 0 else np.zeros(loads.size)
         length = request.prompt_tokens
         hit_share = snapshot.hit_tokens / length if length else np.zeros(loads.size)

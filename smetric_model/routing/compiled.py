@@ -6,8 +6,9 @@ numbers by :func:`pack`; the tie state is two integers that go in and come out, 
 is pure too.  Nothing is checked here: inputs are as :class:`Snapshot` checks them.  The tests hold
 the two equal on random inputs, bit for bit.
 
-Compiled code is cached on disk.  numba notices a change of this file, but not in the cache of a
-function elsewhere that calls :func:`choose`: after editing, remove the ``__pycache__`` there.
+Compiled code is cached on disk, and numba notices a change only of the file a function stands in.
+That is why all of it stands here, and why caches of functions elsewhere that call :func:`choose`
+must be removed (``__pycache__``) after this file was edited.
 
 Loops that look for the best instance start at the round-robin pointer and take strictly better
 ones only: the first of equals then is the round-robin winner.

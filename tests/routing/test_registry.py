@@ -81,3 +81,13 @@ def test_defaults_are_those_of_the_scenario_file(shared_dir: Path) -> None:
         for parameter in describe(name)["parameters"]:
             if parameter["name"] in given:
                 assert parameter["default"] == given[parameter["name"]], (name, parameter["name"])
+
+
+def test_public_names_load_on_first_use() -> None:
+    import smetric_model.routing as routing
+
+    for name in routing.__all__:
+        assert getattr(routing, name) is not None
+    assert set(routing.__all__) <= set(dir(routing))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = routing.nothing
