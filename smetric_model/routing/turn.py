@@ -125,7 +125,7 @@ def infer_turn(
 def est_hit_of_lengths(
     previous_prompt_tokens: int, previous_output_tokens: int, prompt_tokens: int
 ) -> int:
-    """Expected hit where only lengths are known, as in block traces.
+    """Take the hit to expect where only lengths are known, as in block traces.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def policies(draw: st.DrawFn, names: tuple[str, ...] = tuple(POLICIES), **fixed:
     return make_policy(policy.name, {**chosen, **fixed})
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 @given(policies(), cases())
 def test_compiled_twin_is_equal(policy: Policy, case: Case) -> None:
     compiled = choose_compiled(
