@@ -116,9 +116,7 @@ def test_two_chunks_in_one_step_take_no_longer_than_one_after_the_other(
 
 
 @given(models, st.integers(2, 8192), contexts)
-def test_chunking_changes_no_attention_work_but_the_tiles(
-    model: StepModel, p: int, c: int
-) -> None:
+def test_chunking_changes_no_attention_work_but_the_tiles(model: StepModel, p: int, c: int) -> None:
     first = p // 2
     pairs = [
         first * (c + first / 2) + (p - first) * (c + first + (p - first) / 2),
