@@ -47,7 +47,7 @@ def errors(table: pd.DataFrame, pattern: str) -> pd.Series:
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    "pattern, tolerance",
+    ("pattern", "tolerance"),
     [
         (r"KVC-miss-\d+", 0.08),
         (r"KVC-gpuhit-\d+", 0.08),

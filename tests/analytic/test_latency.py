@@ -120,7 +120,7 @@ def test_farther_tiers_take_longer() -> None:
 
 def test_load_or_recompute() -> None:
     """cases/arithmetic.md 7: break-even bandwidth = KV bytes per token × prefill tokens/s."""
-    assert 524_288 * 44_025 == pytest.approx(23.08e9, rel=1e-3)
+    assert pytest.approx(23.08e9, rel=1e-3) == 524_288 * 44_025
     llm = get_llm("Qwen3-32B")
     tokens = 32_768
     # linear layers and causal attention at 60 % of 148 TFLOPS; load at 50 GB/s
@@ -150,7 +150,7 @@ def test_load_or_recompute() -> None:
     assert prefill_time_s(flat, tokens, 0, 8192) == pytest.approx(35.7, rel=0.01)
 
 
-@pytest.mark.parametrize("rate, pays", [(30e9, True), (1e6, False)])
+@pytest.mark.parametrize(("rate", "pays"), [(30e9, True), (1e6, False)])
 def test_advice_says_when_reuse_is_a_loss(rate: float, pays: bool) -> None:
     cluster = dataclasses.replace(get_cluster(), nic_bytes_per_s=rate, nic_efficiency=1.0)
     latency = request_latency(INSTANCE, 20_000, 2, 20_000, "rdma", cluster=cluster)
@@ -169,7 +169,7 @@ def test_fetching_nothing_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         ((0, 1), "prompt_tokens is 0; it must be at least 1"),
         ((1, 0), "output_tokens is 0"),
