@@ -18,6 +18,7 @@ from smetric_model.errors import TraceError
 from smetric_model.workload.columns import SCHEMA_VERSION
 from smetric_model.workload.formats._collect import Collector
 from smetric_model.workload.formats._lines import read_lines
+from smetric_model.workload.formats._parquet import MAGIC, metadata_value, parquet_rows
 from smetric_model.workload.formats._record import (
     BadLineError,
     Record,
@@ -148,30 +149,22 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
+        return file.read(4) == MAGIC
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    header = metadata_value(path)
+    if header is None:
+        raise TraceError(
+            "a Parquet file without the metadata key smetric_trace "
+            "(see `smetric-model trace schema`)",
+            path,
+        )
     try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if _META_KEY not in metadata:
-                raise TraceError(
-                    "a Parquet file without the metadata key smetric_trace "
-                    "(see `smetric-model trace schema`)",
-                    path,
-                )
-            yield 0, orjson.loads(metadata[_META_KEY])
-            row_number = 0
-            for batch in file.iter_batches(batch_size=_ROWS):
-                for row in batch.to_pylist():
-                    row_number += 1
-                    yield row_number, row
-    except (pa.ArrowException, OSError, orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"not readable as Parquet: {error}", path) from None
+        yield 0, orjson.loads(header)
+    except orjson.JSONDecodeError as error:
+        raise TraceError(f"the metadata key smetric_trace is not JSON: {error.msg}", path) from None
+    yield from parquet_rows(path, _ROWS)
 
 
 def write(trace: Trace, path: Path) -> None:
