@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "Outcome": "smetric_model.outcome",
+    "Scenario": "smetric_model.scenario",
+}
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
-    pass
+    from smetric_model.outcome import Outcome as Outcome
+    from smetric_model.scenario import Scenario as Scenario
 
 
 def __getattr__(name: str) -> Any:

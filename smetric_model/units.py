@@ -7,6 +7,8 @@ A GB is 1e9 bytes, a GiB is 2**30; 200 Gbps is 25e9 bytes/s.
 
 from __future__ import annotations
 
+from smetric_model.errors import SpecError
+
 __all__ = ["GB", "GBPS_BYTES_PER_S", "GIB", "MIB", "MS_PER_S", "dtype_bytes"]
 
 GB = 1e9
@@ -41,6 +43,4 @@ def dtype_bytes(dtype: str) -> float:
     try:
         return _DTYPE_BYTES[dtype]
     except KeyError:
-        from smetric_model.errors import SpecError
-
         raise SpecError(f"dtype {dtype!r} is not known; one of {', '.join(_DTYPE_BYTES)}") from None

@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Machines that run tests are shared: a slow example says nothing.
+settings.register_profile("package", deadline=None)
+settings.load_profile("package")
 
 SKIP_REASON = "needs SMETRIC_SHARED"
 

@@ -17,6 +17,7 @@ __all__ = ["main"]
 
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),

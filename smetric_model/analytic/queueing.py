@@ -1,0 +1,246 @@
+r"""Queueing building blocks: state-dependent service, and the workload of a busy engine.
+
+Everything here is about one server and knows nothing of LLMs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+__all__ = [
+    "DiscreteWork",
+    "erlang_c",
+    "number_in_system",
+    "state_dependent_queue",
+]
+
+
+def erlang_c(servers: int, offered_load: float) -> float:
+    r"""Return the probability that an arrival waits in M/M/c (Erlang C).
+
+    .. math:: C = \frac{B}{1 - \rho (1 - B)}, \qquad \rho = a / c,
+
+    with the Erlang B recursion ``B_k = a B_{k-1} / (k + a B_{k-1})``, which neither overflows nor
+    cancels (Cooper, *Introduction to Queueing Theory*, 1981).
+
+    Parameters
+    ----------
+    servers : int
+        Number of servers, c >= 1.
+    offered_load : float
+        Arrival rate times mean service time, a >= 0 [erlang].
+
+    Returns
+    -------
+    float
+        P(wait) in [0, 1]; 1 where the queue is unstable (a >= c).
+    """
+    if offered_load >= servers:
+        return 1.0
+    blocking = 1.0
+    for k in range(1, servers + 1):
+        blocking = offered_load * blocking / (k + offered_load * blocking)
+    return blocking / (1.0 - offered_load / servers * (1.0 - blocking))
+
+
+def state_dependent_queue(
+    arrival_rate_rps: float, completion_rate_rps: ArrayLike
+) -> tuple[NDArray[np.float64], float]:
+    r"""Return the stationary law of the number present when service depends on it.
+
+    .. math:: \pi(l) \propto \prod_{j \le l} \lambda / \mu(\min(j, b)),
+
+    for ``b`` = the number of states given; beyond ``b`` the rate stays and the tail is geometric
+    (processor sharing with state-dependent speed is insensitive to the work's distribution:
+    Cohen, 1979; the tail of those waiting is not).
+
+    Parameters
+    ----------
+    arrival_rate_rps : float
+        Poisson arrival rate, λ [requests/s].
+    completion_rate_rps : array_like of float, shape (b,)
+        Total completion rate with 1, 2, …, b in service, µ [requests/s].
+
+    Returns
+    -------
+    probabilities : ndarray, shape (b + 1,)
+        P(0), …, P(b).  With the tail ``P(b + k) = P(b) ratio**k`` they sum to 1.
+    ratio : float
+        Ratio of the geometric tail, λ / µ(b).  At 1 or above there is no steady state and the
+        probabilities are ``nan``.
+    """
+    rates = np.asarray(completion_rate_rps, dtype=float)
+    ratio = float(arrival_rate_rps / rates[-1])
+    if not ratio < 1:
+        return np.full(rates.size + 1, np.nan), ratio
+    if arrival_rate_rps == 0:
+        return np.eye(1, rates.size + 1)[0], 0.0
+    log_weights = np.concatenate(([0.0], np.cumsum(np.log(arrival_rate_rps / rates))))
+    weights = np.exp(log_weights - log_weights.max())
+    total = weights.sum() + weights[-1] * ratio / (1.0 - ratio)
+    return weights / total, ratio
+
+
+def number_in_system(probabilities: NDArray[np.float64], ratio: float) -> tuple[float, float]:
+    """Return the mean number in service and the mean number waiting beyond the last state.
+
+    Parameters
+    ----------
+    probabilities, ratio
+        As returned by :func:`state_dependent_queue`.
+
+    Returns
+    -------
+    in_service, waiting : float
+        E[min(l, b)] and E[max(l - b, 0)].
+    """
+    last = probabilities.size - 1
+    beyond = probabilities[-1] * ratio / (1.0 - ratio)
+    in_service = float(probabilities @ np.arange(last + 1) + last * beyond)
+    return in_service, float(beyond / (1.0 - ratio))
+
+
+class DiscreteWork:
+    r"""A positive random amount of work on a grid, with what queueing needs of it.
+
+    The sample is spread over the two neighbouring grid points of each value, which keeps its mean
+    exactly.  The grid's step follows the mean and its length the largest value of interest, so
+    that heavy tails stay in.
+
+    Parameters
+    ----------
+    work_s : array_like of float, shape (n,)
+        Sample of the work [s], not negative.
+    weights : array_like of float, shape (n,), optional
+        Weight of each, default equal.
+    horizon_s : float
+        Largest amount of work that will be asked for [s].
+    points : int
+        Size of the grid; a power of two.
+    """
+
+    def __init__(
+        self,
+        work_s: ArrayLike,
+        horizon_s: float,
+        weights: ArrayLike | None = None,
+        points: int = 1 << 13,
+    ):
+        work = np.asarray(work_s, dtype=float)
+        share = (
+            np.full(work.size, 1.0 / work.size)
+            if weights is None
+            else np.asarray(weights, dtype=float) / np.sum(weights)
+        )
+        self.mean_s = float(work @ share)
+        self.second_moment_s2 = float((work * work) @ share)
+        half = points // 2
+        self.step_s = max(horizon_s, 1e-9) / half
+        self.points = points
+        self.horizon_s = (half - 1) * self.step_s
+        # Generating functions are sampled on a circle of radius below 1, so that what a circular
+        # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
+        self._radius = 10.0 ** (-8.0 / points)
+        self._damping = self._radius ** np.arange(points)
+        # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
+        position = np.minimum(work / self.step_s, half - 1)
+        low = position.astype(int)
+        upper = position - low
+        pmf = np.bincount(low, share * (1 - upper), minlength=points)
+        pmf += np.bincount(low + 1, share * upper, minlength=points)
+        self._work = np.fft.rfft(pmf * self._damping)
+        # Residual life of the work in progress, density (1 - F) / mean up to the horizon; what
+        # lies beyond is left out (a defective law: the result below the horizon is unaffected).
+        survival = np.clip(1.0 - np.cumsum(pmf), 0.0, None)
+        density = np.zeros(points)
+        density[:half] = 0.5 * (survival[:half] + np.concatenate(([0.0], survival[: half - 1])))
+        scale = self.step_s / self.mean_s if self.mean_s > 0 else 0.0
+        self._residual = np.fft.rfft(density * scale * self._damping)
+
+    def arrived_cdf(self, rate_rps: float, interval_s: float) -> NDArray[np.float64]:
+        r"""Return the law of the work that arrives in an interval (compound Poisson).
+
+        .. math:: \hat W = \exp(\lambda t (\hat F - 1))
+
+        Parameters
+        ----------
+        rate_rps : float
+            Poisson rate of arrivals [requests/s].
+        interval_s : float
+            Length of the interval [s].
+
+        Returns
+        -------
+        ndarray, shape (points // 2,)
+            P(work <= x) at ``x = 0, step_s, 2 step_s, …``.
+        """
+        return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
+
+    def arrived_normal(self, rate_rps: float, interval_s: float, x_s: ArrayLike) -> Any:
+        """Return the normal approximation of :meth:`arrived_cdf`, for intervals of many arrivals.
+
+        Parameters
+        ----------
+        rate_rps, interval_s
+            As in :meth:`arrived_cdf`.
+        x_s : array_like of float
+            Where [s].
+
+        Returns
+        -------
+        ndarray
+            P(work <= x).
+        """
+        mean = rate_rps * interval_s * self.mean_s
+        spread = np.sqrt(rate_rps * interval_s * self.second_moment_s2)
+        return ndtr((np.asarray(x_s, dtype=float) - mean) / max(spread, 1e-12))
+
+    def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
+        r"""Return the law of the wait for a first-come-first-served server (M/G/1).
+
+        Pollaczek-Khinchine as a geometric sum of residual works,
+        ``W = (1 - ρ) / (1 - ρ R)`` in the transform domain; no moment closure, so that heavy
+        tails count as they are.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Poisson arrival rate [requests/s].
+
+        Returns
+        -------
+        ndarray, shape (points // 2,)
+            P(wait <= x) at ``x = 0, step_s, 2 step_s, …``; zeros where ρ >= 1.
+        """
+        load = rate_rps * self.mean_s
+        if load >= 1:
+            return np.zeros(self.points // 2)
+        return self._cdf((1.0 - load) / (1.0 - load * self._residual))
+
+    def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
+        half = self.points // 2
+        pmf = np.fft.irfft(transform, n=self.points)[:half] / self._damping[:half]
+        return np.asarray(np.clip(np.cumsum(pmf), 0.0, 1.0))
+
+    def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
+        """Interpolate a law returned by this object.
+
+        Parameters
+        ----------
+        cdf : ndarray
+            From :meth:`arrived_cdf` or :meth:`waiting_cdf`.
+        x_s : array_like of float
+            Where [s]; below 0 the probability is 0.
+
+        Returns
+        -------
+        ndarray
+            P(amount <= x).
+        """
+        x = np.asarray(x_s, dtype=float)
+        grid = np.arange(cdf.size) * self.step_s
+        return np.where(x < 0, 0.0, np.interp(x, grid, cdf))

@@ -1,0 +1,219 @@
+"""Identities that every outcome keeps, whichever verb gave it.
+
+A violated identity is a defect of the verb (or of what was measured), never of the scenario.
+Columns that a verb leaves missing are not checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smetric_model.schema import imbalance_schema_column, load_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from smetric_model.outcome import Outcome
+
+__all__ = ["Violation", "check_identities"]
+
+#: rounding of sums in floating point
+_ROUNDING = 1e-6
+#: Little's law of a closed form whose latency is integrated numerically
+_CLOSED_FORM = 0.01
+#: noise of a finite window, beside the requests that its edges cut
+_WINDOW_NOISE = 0.02
+_QUANTILES = ("p50", "p90", "p95", "p99")
+_PARTS = ("prompt", "computed_prompt", "reused_prompt", "output", "total")
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One identity that an outcome does not keep.
+
+    Parameters
+    ----------
+    identity : str
+        The identity in words.
+    detail : str
+        The values that contradict it.
+    """
+
+    identity: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.identity}: {self.detail}"
+
+
+def check_identities(outcome: Outcome) -> tuple[Violation, ...]:
+    """Identities that an outcome violates.
+
+    Sums of shares and of token rates; nothing negative or above its maximum; TPS within SLO not
+    above TPS; ordered quantiles; TTFT, queueing and fetching not longer than what they are part
+    of; Little's law (requests in flight = servable arrival rate × mean end-to-end time); and for
+    each line of the table of requests: prompt = local + global + peer + recomputed, and
+    TTFT + TPOT·(output − 1) = end-to-end.
+
+    Parameters
+    ----------
+    outcome : Outcome
+
+    Returns
+    -------
+    tuple of Violation
+        Empty where all identities hold.
+
+    Notes
+    -----
+    Sums hold to 1e-6 relative.  Identities that compare what is *processed* inside the window
+    with what *arrives* inside it (TPS within SLO ≤ TPS, Little's law) are exact in the long run
+    only: for ``simulate`` and ``measure`` they hold to 2 % plus mean end-to-end time over window
+    length, the share of requests that an edge of the window cuts; for ``predict`` Little's law
+    holds to 1 %.
+    """
+    found = [*_ranges(outcome), *_sums(outcome), *_orders(outcome), *_little(outcome)]
+    requests = outcome.requests
+    if requests is not None:
+        found += _request_lines(requests)
+    return tuple(found)
+
+
+def _ranges(outcome: Outcome) -> Iterator[Violation]:
+    columns = load_schema()
+    for name in outcome:
+        column = columns.get(name) or imbalance_schema_column(name)
+        if column.kind != "number":
+            continue
+        value = outcome.number(name)
+        if value < column.minimum - _ROUNDING:
+            yield Violation(f"{name} >= {column.minimum:g}", f"{name} = {value:g}")
+        if value > column.maximum + _ROUNDING:
+            yield Violation(f"{name} <= {column.maximum:g}", f"{name} = {value:g}")
+
+
+def _sums(outcome: Outcome) -> Iterator[Violation]:
+    number = outcome.number
+    ones: list[tuple[str, ...]] = [
+        ("local_ratio", "global_ratio", "peer_ratio", "recomputed_ratio")
+    ]
+    # Without reuse nothing is divided, and the three shares are 0 or missing.
+    if number("reused_prompt_tps") > 0 or math.isnan(number("reused_prompt_tps")):
+        ones.append(("intra_reuse_ratio", "system_reuse_ratio", "other_reuse_ratio"))
+    ones.append(
+        (
+            "return_to_previous_ratio",
+            "migrated_overload_ratio",
+            "migrated_evicted_ratio",
+            "migrated_other_ratio",
+        )
+    )
+    for parts in ones:
+        yield from _equal("1", 1.0, parts, outcome, _ROUNDING)
+    for suffix in ("tps", "within_slo_tps"):
+        for whole, part, rest in (
+            ("total", "prompt", "output"),
+            ("prompt", "computed_prompt", "reused_prompt"),
+        ):
+            name = f"{whole}_{suffix}"
+            parts = (f"{part}_{suffix}", f"{rest}_{suffix}")
+            yield from _equal(name, number(name), parts, outcome, _ROUNDING)
+    window_s = number("window_s")
+    arrived = number("arrival_rate_rps") * window_s
+    yield from _equal("arrival_rate_rps * window_s", arrived, ("requests",), outcome, _ROUNDING)
+
+
+def _equal(
+    name: str, whole: float, parts: tuple[str, ...], outcome: Outcome, tolerance: float
+) -> Iterator[Violation]:
+    total = sum(outcome.number(part) for part in parts)
+    if not (math.isfinite(whole) and math.isfinite(total)):
+        return
+    if not math.isclose(whole, total, rel_tol=tolerance, abs_tol=tolerance):
+        values = ", ".join(f"{part} = {outcome.number(part):g}" for part in parts)
+        yield Violation(f"{' + '.join(parts)} = {name}", f"{values}, sum {total:g}, not {whole:g}")
+
+
+def _orders(outcome: Outcome) -> Iterator[Violation]:
+    for part in _PARTS:
+        yield from _at_most(f"{part}_within_slo_tps", f"{part}_tps", outcome, _edge(outcome))
+    for small, large in (("ttft", "e2e"), ("queue", "ttft"), ("fetch", "ttft")):
+        for statistic in ("mean", *_QUANTILES):
+            yield from _at_most(
+                f"{small}_{statistic}_s", f"{large}_{statistic}_s", outcome, _ROUNDING
+            )
+    for quantity in ("ttft", "tpot", "e2e", "queue", "fetch"):
+        for low, high in itertools.pairwise(_QUANTILES):
+            yield from _at_most(f"{quantity}_{low}_s", f"{quantity}_{high}_s", outcome, _ROUNDING)
+    yield from _at_most("reused_prompt_tps", "prompt_tps", outcome, _ROUNDING)
+
+
+def _at_most(small: str, large: str, outcome: Outcome, tolerance: float) -> Iterator[Violation]:
+    left, right = outcome.number(small), outcome.number(large)
+    if left > right * (1 + tolerance) + _ROUNDING:
+        yield Violation(f"{small} <= {large}", f"{left:g} > {right:g}")
+
+
+def _little(outcome: Outcome) -> Iterator[Violation]:
+    number = outcome.number
+    # Requests that time out or never end are in flight without an end-to-end time.
+    if outcome["valid"] is False or number("timed_out_ratio") > 0:
+        return
+    unservable = number("unservable_ratio")
+    servable_rps = number("arrival_rate_rps") * (1 - (0 if math.isnan(unservable) else unservable))
+    inflight, expected = number("inflight_requests_mean"), servable_rps * number("e2e_mean_s")
+    tolerance = max(_edge(outcome), _CLOSED_FORM)
+    if (
+        math.isfinite(inflight)
+        and math.isfinite(expected)
+        and not math.isclose(inflight, expected, rel_tol=tolerance, abs_tol=_ROUNDING)
+    ):
+        yield Violation(
+            "inflight_requests_mean = servable arrival rate * e2e_mean_s (Little)",
+            f"{inflight:g}, not {expected:g} (tolerance {tolerance:.1%})",
+        )
+
+
+def _edge(outcome: Outcome) -> float:
+    """Relative tolerance between what a window processes and what arrives in it."""
+    if outcome["verb"] in ("predict", "bound"):
+        return _ROUNDING
+    share = outcome.number("e2e_mean_s") / outcome.number("window_s")
+    return _WINDOW_NOISE + (share if math.isfinite(share) else 0.0)
+
+
+def _request_lines(requests: pd.DataFrame) -> Iterator[Violation]:
+    served = requests
+    if "status" in requests:
+        served = requests[requests["status"] == "served"]
+    for name, column in load_schema("requests").items():
+        if column.kind == "number" and name in served:
+            lines = served[served[name] < 0]
+            yield from _first(f"requests: {name} >= 0", lines, (name,))
+    tiers = ("local_tokens", "global_tokens", "peer_tokens", "recomputed_tokens")
+    if {"prompt_tokens", *tiers} <= set(served):
+        away = (served[list(tiers)].sum(axis=1) - served["prompt_tokens"]).abs()
+        lines = served[away > _ROUNDING * served["prompt_tokens"] + _ROUNDING]
+        yield from _first(
+            f"requests: {' + '.join(tiers)} = prompt_tokens", lines, (*tiers, "prompt_tokens")
+        )
+    times = ("ttft_s", "tpot_s", "output_tokens", "e2e_s")
+    if set(times) <= set(served):
+        decode_s = served["tpot_s"] * (served["output_tokens"] - 1)
+        # One output token has no TPOT; its end-to-end time is its TTFT.
+        decode_s = decode_s.where(served["output_tokens"] > 1, 0.0)
+        away = (served["ttft_s"] + decode_s - served["e2e_s"]).abs()
+        lines = served[away > _ROUNDING * served["e2e_s"] + _ROUNDING]
+        yield from _first("requests: ttft_s + tpot_s * (output_tokens - 1) = e2e_s", lines, times)
+
+
+def _first(identity: str, lines: pd.DataFrame, columns: tuple[str, ...]) -> Iterator[Violation]:
+    """One violation for all lines that break an identity, showing the first."""
+    if len(lines):
+        line = lines.iloc[0]
+        values = ", ".join(f"{column} = {line[column]:g}" for column in columns)
+        yield Violation(identity, f"{len(lines)} lines; line {lines.index[0]}: {values}")
