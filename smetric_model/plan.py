@@ -19,15 +19,17 @@ from smetric_model.analytic.demand import Demand, demand_of
 from smetric_model.analytic.fabric import fetch_bytes_per_s
 from smetric_model.analytic.latency import prefill_time_s
 from smetric_model.analytic.predict import Prediction, Reuse
+from smetric_model.analytic.step_time import step_breakdown
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["EndPlan", "FetchAdvice", "Plan", "TierDemand", "plan"]
+__all__ = ["ENDS", "EndPlan", "FetchAdvice", "Plan", "StepShare", "TierDemand", "plan"]
 
 ENDS: tuple[Reuse, ...] = ("none", "tiers", "ideal")
 _LARGEST_CLUSTER = 1 << 16
+_CURVE_POINTS = 60  # of the tier-size and fetch curves
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,11 @@ class EndPlan:
         Requests in service that fill an instance's KV pool.
     limited_by : str
         What keeps the attainment capacity from being higher, in words.
+    ttft_missed_ratio, tpot_missed_ratio : float
+        Shares of requests that miss each SLO at the attainment capacity (on an idle cluster, where
+        there is none).
     rates_rps, within_slo_ratio, within_slo_tps : tuple of float
-        The sweep over rates behind the peak.
+        Every rate looked at, in order: the sweep and the searches for peak and attainment.
     """
 
     reuse: str
@@ -79,6 +84,8 @@ class EndPlan:
     instances_needed: int | None
     max_batch: float
     limited_by: str
+    ttft_missed_ratio: float
+    tpot_missed_ratio: float
     rates_rps: tuple[float, ...] = field(repr=False)
     within_slo_ratio: tuple[float, ...] = field(repr=False)
     within_slo_tps: tuple[float, ...] = field(repr=False)
@@ -110,6 +117,9 @@ class TierDemand:
         Traffic per node and direction that fetches and writes ask for [bytes/s].
     link_capacity_bytes_per_s_per_node : float
         What a node's NICs carry for these transfers while GPUs compute [bytes/s].
+    curve_bytes, curve_ratio : tuple of float
+        Size of a tier that all requests share, and the share of the reusable tokens that it
+        serves; empty where nothing is reusable [bytes], [1].
     """
 
     rate_rps: float
@@ -123,6 +133,8 @@ class TierDemand:
     provisioned_serves_ratio: float
     link_bytes_per_s_per_node: float
     link_capacity_bytes_per_s_per_node: float
+    curve_bytes: tuple[float, ...] = field(repr=False)
+    curve_ratio: tuple[float, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,10 @@ class FetchAdvice:
         Shortest prefix that is worth fetching over RDMA; None where none is.
     verdict : str
         In words.
+    break_even_dram_tokens : float or None
+        The same from the node's own memory.
+    curve_tokens, curve_recompute_s, curve_dram_s, curve_rdma_s : tuple of float
+        Prefix lengths up to the longest reusable one, and what each way takes [tokens], [s].
     """
 
     prefix_tokens: float
@@ -152,6 +168,41 @@ class FetchAdvice:
     break_even_bytes_per_s: float
     break_even_tokens: float | None
     verdict: str
+    break_even_dram_tokens: float | None
+    curve_tokens: tuple[float, ...] = field(repr=False)
+    curve_recompute_s: tuple[float, ...] = field(repr=False)
+    curve_dram_s: tuple[float, ...] = field(repr=False)
+    curve_rdma_s: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """Where the time of one engine step goes, under this cluster's tiers.
+
+    Attributes
+    ----------
+    name : str
+        ``prefill chunk``, ``decode step`` or ``full decode step``.
+    prefill_tokens, prefill_context_tokens : float
+        New tokens of the chunk, and tokens before it [tokens].
+    decode_batch, decode_context_tokens : float
+        Decoding sequences, and the context of each [tokens].
+    step_time_s : float
+        The whole step [s].
+    bound_by : str
+        The kind of bound that takes most of it.
+    groups : dict of str to dict
+        As in :class:`smetric_model.analytic.step_time.StepBreakdown`.
+    """
+
+    name: str
+    prefill_tokens: float
+    prefill_context_tokens: float
+    decode_batch: float
+    decode_context_tokens: float
+    step_time_s: float
+    bound_by: str
+    groups: dict[str, dict[str, Any]] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -175,6 +226,8 @@ class Plan:
         At ``rate_rps``, or at the ideal attainment capacity where there is no rate.
     fetch : FetchAdvice or None
         None where nothing is reusable.
+    steps : tuple of StepShare
+        A typical prefill chunk, a decode step at the tiers' rate, and one with a full KV pool.
     notes : tuple of str
         What to know before believing the numbers.
     elapsed_s : float
@@ -188,6 +241,7 @@ class Plan:
     ends: dict[str, EndPlan]
     tiers: TierDemand
     fetch: FetchAdvice | None
+    steps: tuple[StepShare, ...]
     notes: tuple[str, ...]
     elapsed_s: float
 
@@ -202,6 +256,7 @@ class Plan:
             "ends": {name: asdict(end) for name, end in self.ends.items()},
             "tiers": asdict(self.tiers),
             "fetch": None if self.fetch is None else asdict(self.fetch),
+            "steps": [asdict(step) for step in self.steps],
             "notes": list(self.notes),
             "elapsed_s": self.elapsed_s,
         }
@@ -262,7 +317,8 @@ def plan(
         ends=ends,
         tiers=_tier_demand(ideal, at),
         fetch=_fetch_advice(ideal),
-        notes=_notes(ideal, demand, rate),
+        steps=_steps(predictions["tiers"], at),
+        notes=_notes(ideal, demand, rate, trace),
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -302,14 +358,19 @@ def _end(
     resource = "nic" if limit < stable else prediction.engine_resource(instance)
     mean_tokens = float((prediction.prompt_tokens + prediction.output_tokens).mean())
 
+    seen: dict[float, tuple[float, float]] = {}
+
+    def within_slo(rate: float) -> tuple[float, float]:
+        if rate not in seen:
+            seen[rate] = prediction.within_slo(rate)
+        return seen[rate]
+
     rates = np.concatenate((limit * np.array([1e-3, 0.05]), np.linspace(0.1, 0.98, 12) * limit))
-    shares, good = (
-        np.array(v) for v in zip(*(prediction.within_slo(r) for r in rates), strict=True)
-    )
+    shares, good = (np.array(v) for v in zip(*(within_slo(float(r)) for r in rates), strict=True))
     best = int(good.argmax())
     around = (rates[max(best - 1, 0)], rates[min(best + 1, rates.size - 1)])
     refined = minimize_scalar(
-        lambda r: -prediction.within_slo(float(r))[1],
+        lambda r: -within_slo(float(r))[1],
         bounds=around,
         method="bounded",
         options={"xatol": 0.003 * limit},
@@ -319,10 +380,11 @@ def _end(
         peak_rps, peak_tps = float(rates[best]), float(good[best])
 
     wanted = prediction.scenario.slo.attainment
-    attainment = _attainment(prediction, rates, shares, wanted)
+    attainment = _attainment(within_slo, rates, shares, wanted)
     at = attainment if attainment else limit * 0.999
     _, hits = prediction.instance_at(at)
     reused = float((hits.local + hits.fetched).sum() / prediction.prompt_tokens.sum())
+    ttft_missed, tpot_missed = _missed(prediction, attainment or float(rates[0]))
     needed = None
     if servable_rps is not None:
         tell(f"instances needed, reuse = {prediction.reuse}")
@@ -341,14 +403,18 @@ def _end(
         best_within_slo_ratio=float(shares[0]),
         instances_needed=needed,
         max_batch=instance.max_batch,
-        limited_by=_why(prediction, attainment, limit, wanted, float(shares[0])),
-        rates_rps=tuple(float(r) for r in rates),
-        within_slo_ratio=tuple(float(s) for s in shares),
-        within_slo_tps=tuple(float(g) for g in good),
+        limited_by=_why(attainment, limit, wanted, float(shares[0]), ttft_missed, tpot_missed),
+        ttft_missed_ratio=ttft_missed,
+        tpot_missed_ratio=tpot_missed,
+        rates_rps=tuple(sorted(seen)),
+        within_slo_ratio=tuple(seen[r][0] for r in sorted(seen)),
+        within_slo_tps=tuple(seen[r][1] for r in sorted(seen)),
     )
 
 
-def _attainment(prediction: Prediction, rates: Any, shares: Any, wanted: float) -> float | None:
+def _attainment(
+    within_slo: Callable[[float], tuple[float, float]], rates: Any, shares: Any, wanted: float
+) -> float | None:
     met = np.flatnonzero(shares >= wanted)
     if not met.size:
         return None
@@ -358,7 +424,7 @@ def _attainment(prediction: Prediction, rates: Any, shares: Any, wanted: float) 
     low, high = float(rates[last]), float(rates[last + 1])
     for _ in range(9):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if prediction.within_slo(middle)[0] >= wanted else (low, middle)
+        low, high = (middle, high) if within_slo(middle)[0] >= wanted else (low, middle)
     return low
 
 
@@ -386,23 +452,26 @@ def _instances_needed(prediction: Prediction, rate_rps: float, wanted: float) ->
 
 
 def _why(
-    prediction: Prediction, attainment: float | None, limit: float, wanted: float, best: float
+    attainment: float | None,
+    limit: float,
+    wanted: float,
+    best: float,
+    ttft_missed: float,
+    tpot_missed: float,
 ) -> str:
+    missed = f"TTFT missed by {ttft_missed:.1%}, TPOT by {tpot_missed:.1%} of requests there"
     if attainment is None:
         return (
             f"no rate: even idle, {best:.1%} of requests meet the SLO ({wanted:.0%} wanted); "
-            + _unmet(prediction, 1e-3 * limit)
+            + missed
         )
-    if attainment >= 0.97 * limit:
-        return "saturation"
-    return _unmet(prediction, attainment)
+    return "saturation" if attainment >= 0.97 * limit else missed
 
 
-def _unmet(prediction: Prediction, rate: float) -> str:
+def _missed(prediction: Prediction, rate: float) -> tuple[float, float]:
     loaded, _ = prediction.loaded(rate)
     probability = loaded.slo_probability()
-    ttft, tpot = 1 - float(probability.ttft.mean()), 1 - float(probability.tpot.mean())
-    return f"TTFT missed by {ttft:.1%}, TPOT by {tpot:.1%} of requests there"
+    return 1 - float(probability.ttft.mean()), 1 - float(probability.tpot.mean())
 
 
 # --- tiers, links, words ------------------------------------------------------------------------
@@ -415,17 +484,22 @@ def _tier_demand(prediction: Prediction, rate_rps: float) -> TierDemand:
     prompt = float(prediction.prompt_tokens.sum())
     instance, _ = prediction.instance_at(rate_rps)
     own = min(rate_rps / cluster.instances, 0.999 * instance.stability_rps)
-    needed = {
-        f"{share:.0%}": rate_rps
-        * float(profile.resident_token_s(profile.retention_for(share)))
-        * per_token
-        for share in (0.5, 0.9, 0.95, 0.99)
-    }
+
+    def store_bytes(age_s: Any) -> Any:
+        return rate_rps * np.asarray(profile.resident_token_s(age_s)) * per_token
+
+    needed = {}
+    for share in (0.5, 0.9, 0.95, 0.99):
+        # sessions on separate clocks: the age of what another session left is not known
+        age = profile.retention_for(share)
+        needed[f"{share:.0%}"] = float(store_bytes(age)) if np.isfinite(age) else float("inf")
     provisioned = cluster.nodes * prediction.scenario.global_tier.bytes_per_node
     serves = profile.hit_ratio(profile.retention_s(provisioned / per_token, rate_rps))
     traffic = float(hits.fetched.mean()) + prediction.written_tokens(hits)
     link = rate_rps * cluster.remote_ratio * traffic * per_token / cluster.nodes
     used = prediction.nic_utilisation(rate_rps, hits.fetched)
+    ages = np.unique([profile.retention_for(s) for s in np.linspace(0.01, 1, _CURVE_POINTS)])
+    ages = ages[np.isfinite(ages)] if profile.reused_tokens > 0 else ages[:0]
     return TierDemand(
         rate_rps=rate_rps,
         local_bytes=cluster.instances * demand.pool_tokens * per_token,
@@ -441,6 +515,8 @@ def _tier_demand(prediction: Prediction, rate_rps: float) -> TierDemand:
         provisioned_serves_ratio=serves,
         link_bytes_per_s_per_node=link,
         link_capacity_bytes_per_s_per_node=link / used if used > 0 else float("nan"),
+        curve_bytes=tuple(float(size) for size in store_bytes(ages)),
+        curve_ratio=tuple(profile.hit_ratio(float(age)) for age in ages),
     )
 
 
@@ -467,22 +543,54 @@ def _fetch_advice(prediction: Prediction) -> FetchAdvice | None:
     rdma = float(fetch(prefix, "rdma", fitted.rdma_fetch_s))
     dram = float(fetch(prefix, "dram", fitted.dram_fetch_s))
     lengths = np.unique(np.geomspace(16, max(float(reusable.max()), 32.0), 200).round())
-    pays = fetch(lengths, "rdma", fitted.rdma_fetch_s) < recompute(lengths)
+    recomputed = recompute(lengths)
+    by_rdma = fetch(lengths, "rdma", fitted.rdma_fetch_s)
+    by_dram = fetch(lengths, "dram", fitted.dram_fetch_s)
+
+    def shortest(pays: Any) -> float | None:
+        return float(lengths[pays.argmax()]) if pays.any() else None
+
+    shown = np.unique(np.linspace(0, lengths.size - 1, _CURVE_POINTS).round().astype(int))
     if rdma < alone:
-        verdict = f"fetch: over RDMA {alone / rdma:.1f} times as fast as recomputing"
+        verdict = f"fetch, over RDMA {alone / rdma:.1f} times as fast as recomputing"
     elif dram < alone:
-        verdict = "fetch from the own node only: over RDMA recomputing is faster"
+        verdict = "fetch from the own node only, over RDMA recomputing is faster"
     else:
-        verdict = "recompute: the global tier is slower than prefilling"
+        verdict = "recompute, the global tier is slower than prefilling"
     return FetchAdvice(
         prefix_tokens=prefix,
         recompute_s=alone,
         dram_s=dram,
         rdma_s=rdma,
         break_even_bytes_per_s=prefix * demand.kv_bytes_per_token / alone,
-        break_even_tokens=float(lengths[pays.argmax()]) if pays.any() else None,
+        break_even_tokens=shortest(by_rdma < recomputed),
         verdict=verdict,
+        break_even_dram_tokens=shortest(by_dram < recomputed),
+        curve_tokens=tuple(float(x) for x in lengths[shown]),
+        curve_recompute_s=tuple(float(x) for x in recomputed[shown]),
+        curve_dram_s=tuple(float(x) for x in by_dram[shown]),
+        curve_rdma_s=tuple(float(x) for x in by_rdma[shown]),
     )
+
+
+def _steps(prediction: Prediction, rate_rps: float) -> tuple[StepShare, ...]:
+    """Break down typical steps: a chunk in the middle of the mean uncached part, and decodes."""
+    instance, hits = prediction.instance_at(rate_rps)
+    own = min(rate_rps / prediction.cluster.instances, 0.999 * instance.stability_rps)
+    hit = float((hits.local + hits.fetched).mean())
+    new = float(prediction.prompt_tokens.mean()) - hit
+    chunk = min(new, float(instance.token_budget))
+    context = instance.decode_context_tokens
+    kinds = {
+        "prefill chunk": (chunk, hit + 0.5 * (new - chunk), 0.0, 0.0),
+        "decode step": (0.0, 0.0, max(instance.mean_batch(own), 1.0), context),
+        "full decode step": (0.0, 0.0, instance.max_batch, context),
+    }
+    steps = []
+    for name, work in kinds.items():
+        step = step_breakdown(prediction.model, *work)
+        steps.append(StepShare(name, *work, step.step_time_s, step.bound_by, step.groups))
+    return tuple(steps)
 
 
 def _workload(demand: Demand, trace: Trace) -> dict[str, Any]:
@@ -517,7 +625,9 @@ def _instance(demand: Demand) -> dict[str, Any]:
     }
 
 
-def _notes(prediction: Prediction, demand: Demand, rate: float | None) -> tuple[str, ...]:
+def _notes(
+    prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
+) -> tuple[str, ...]:
     notes = [
         "first form: load spread evenly, sessions where their KV is, Poisson arrivals at each"
         " instance; what a router loses is not in these numbers yet"
@@ -526,6 +636,10 @@ def _notes(prediction: Prediction, demand: Demand, rate: float | None) -> tuple[
         notes.append(
             "no rate: the trace's sessions share no clock; capacity only (give --rate for more)"
         )
+    notes += [
+        f"loading {demand.source}: {entry.action} {entry.count}: {entry.kind}"
+        for entry in trace.report
+    ]
     if demand.capped:
         notes.append(f"{demand.capped} prompts were cut to the longest context")
     if prediction.fitted.carried_over:
