@@ -488,11 +488,11 @@ def _tier_demand(prediction: Prediction, rate_rps: float) -> TierDemand:
     def store_bytes(age_s: Any) -> Any:
         return rate_rps * np.asarray(profile.resident_token_s(age_s)) * per_token
 
-    needed = {}
-    for share in (0.5, 0.9, 0.95, 0.99):
-        # sessions on separate clocks: the age of what another session left is not known
-        age = profile.retention_for(share)
-        needed[f"{share:.0%}"] = float(store_bytes(age)) if np.isfinite(age) else float("inf")
+    # inf where sessions share no clock and the age of what another session left counts
+    needed = {
+        f"{share:.0%}": float(store_bytes(profile.retention_for(share)))
+        for share in (0.5, 0.9, 0.95, 0.99)
+    }
     provisioned = cluster.nodes * prediction.scenario.global_tier.bytes_per_node
     serves = profile.hit_ratio(profile.retention_s(provisioned / per_token, rate_rps))
     traffic = float(hits.fetched.mean()) + prediction.written_tokens(hits)

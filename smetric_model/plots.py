@@ -66,6 +66,7 @@ _STYLES: dict[str, Any] = {
     "tiers": {"linestyle": (0, (5, 2.5)), "linewidth": 2.0, "zorder": 2.1},
     "none": {"linestyle": (0, (1, 2.5)), "linewidth": 2.4, "zorder": 2.2},
 }
+_SMALLEST_GB = 1e-3  # what takes no room at all stands here on a logarithmic axis
 _WIDTH = 5.1  # inches; at 72 units an inch about a phone's width, so that text keeps its size
 
 
@@ -206,8 +207,12 @@ def tier_size_figure(plan: Plan) -> Figure:
     axes = figure.subplots()
     size = np.array(tiers.curve_bytes) / GB
     ratio = np.array(tiers.curve_ratio)
-    positive = size > 0
-    axes.plot(size[positive], ratio[positive], color=_light("tiers"), linewidth=2)
+    shown = size > 0 if (size > 0).any() else size == 0
+    size, ratio = np.maximum(size[shown], _SMALLEST_GB), ratio[shown]
+    # below the first size less is served: the curve rises from the axis, also where all reuse has
+    # one age and the curve is a step
+    size, ratio = np.append(size[:1], size), np.append(0.0, ratio)
+    axes.plot(size, ratio, color=_light("tiers"), linewidth=2)
     handles = [Line2D([], [], color=_light("tiers"), linewidth=2, label="shared store")]
     points = [
         (needed / GB, float(share.rstrip("%")) / 100)

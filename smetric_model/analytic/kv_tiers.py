@@ -51,7 +51,8 @@ class ReuseProfile:
         """Gaps in order; cumulative tokens and token-seconds per request up to each."""
         order = np.argsort(self.gap_s, kind="stable")
         gap, tokens = self.gap_s[order], self.tokens[order] / self.requests
-        return gap, np.cumsum(tokens), np.cumsum(tokens * gap)
+        known = np.where(np.isfinite(gap), gap, 0.0)  # no finite time reaches the others
+        return gap, np.cumsum(tokens), np.cumsum(tokens * known)
 
     @property
     def reused_tokens(self) -> float:
@@ -69,14 +70,16 @@ class ReuseProfile:
         Returns
         -------
         float or ndarray
-            Mean per request; times the arrival rate it is the store's content [tokens · s].
+            Mean per request; times the arrival rate it is the store's content [tokens · s];
+            ``inf`` where τ is.
         """
         gap, tokens, token_s = self._sorted
         tau = np.asarray(retention_s, dtype=float)
         kept = np.searchsorted(gap, tau, side="right")
         below = np.where(kept > 0, np.concatenate(([0.0], token_s))[kept], 0.0)
         above = (tokens[-1] if tokens.size else 0.0) - np.concatenate(([0.0], tokens))[kept]
-        result = below + above * tau + self.new_tokens * tau
+        finite = np.where(np.isfinite(tau), tau, 0.0)
+        result = np.where(np.isinf(tau), np.inf, below + (above + self.new_tokens) * finite)
         return result if result.ndim else float(result)
 
     def retention_s(self, capacity_tokens: float, rate_rps: float) -> float:
