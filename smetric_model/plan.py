@@ -155,8 +155,9 @@ class FetchAdvice:
         Shortest prefix that is worth fetching over RDMA; None where none is.
     verdict : str
         In words.
-    break_even_dram_tokens : float or None
-        The same from the node's own memory.
+    rdma_pays_tokens, dram_pays_tokens : tuple of (float, float)
+        Ranges of prefix lengths worth fetching, over RDMA and from the node's own memory, up to the
+        longest reusable prefix: a chunk or the links' efficiency may open and close one [tokens].
     curve_tokens, curve_recompute_s, curve_dram_s, curve_rdma_s : tuple of float
         Prefix lengths up to the longest reusable one, and what each way takes [tokens], [s].
     """
@@ -168,7 +169,8 @@ class FetchAdvice:
     break_even_bytes_per_s: float
     break_even_tokens: float | None
     verdict: str
-    break_even_dram_tokens: float | None
+    rdma_pays_tokens: tuple[tuple[float, float], ...]
+    dram_pays_tokens: tuple[tuple[float, float], ...]
     curve_tokens: tuple[float, ...] = field(repr=False)
     curve_recompute_s: tuple[float, ...] = field(repr=False)
     curve_dram_s: tuple[float, ...] = field(repr=False)
@@ -546,10 +548,7 @@ def _fetch_advice(prediction: Prediction) -> FetchAdvice | None:
     recomputed = recompute(lengths)
     by_rdma = fetch(lengths, "rdma", fitted.rdma_fetch_s)
     by_dram = fetch(lengths, "dram", fitted.dram_fetch_s)
-
-    def shortest(pays: Any) -> float | None:
-        return float(lengths[pays.argmax()]) if pays.any() else None
-
+    rdma_pays = _pays(lengths, by_rdma, recomputed)
     shown = np.unique(np.linspace(0, lengths.size - 1, _CURVE_POINTS).round().astype(int))
     if rdma < alone:
         verdict = f"fetch, over RDMA {alone / rdma:.1f} times as fast as recomputing"
@@ -563,14 +562,26 @@ def _fetch_advice(prediction: Prediction) -> FetchAdvice | None:
         dram_s=dram,
         rdma_s=rdma,
         break_even_bytes_per_s=prefix * demand.kv_bytes_per_token / alone,
-        break_even_tokens=shortest(by_rdma < recomputed),
+        break_even_tokens=rdma_pays[0][0] if rdma_pays else None,
         verdict=verdict,
-        break_even_dram_tokens=shortest(by_dram < recomputed),
+        rdma_pays_tokens=rdma_pays,
+        dram_pays_tokens=_pays(lengths, by_dram, recomputed),
         curve_tokens=tuple(float(x) for x in lengths[shown]),
         curve_recompute_s=tuple(float(x) for x in recomputed[shown]),
         curve_dram_s=tuple(float(x) for x in by_dram[shown]),
         curve_rdma_s=tuple(float(x) for x in by_rdma[shown]),
     )
+
+
+def _pays(tokens: Any, fetch_s: Any, recompute_s: Any) -> tuple[tuple[float, float], ...]:
+    """Ranges of lengths at which fetching is faster."""
+    gain = np.log(recompute_s / fetch_s)
+    pays = gain > 0
+    before = np.flatnonzero(pays[1:] != pays[:-1])
+    share = gain[before] / (gain[before] - gain[before + 1])
+    crossings = tokens[before] * (tokens[before + 1] / tokens[before]) ** share
+    ends = [*tokens[:1][pays[:1]], *crossings, *tokens[-1:][pays[-1:]]]
+    return tuple((float(low), float(high)) for low, high in zip(ends[::2], ends[1::2], strict=True))
 
 
 def _steps(prediction: Prediction, rate_rps: float) -> tuple[StepShare, ...]:

@@ -25,6 +25,7 @@ __all__ = [
     "headline",
     "limit_of",
     "number",
+    "pays",
     "percent",
     "step_words",
     "tier_facts",
@@ -176,7 +177,7 @@ def answer(plan: Plan) -> str:
         key=lambda e: e.attainment_tps or 0.0,
     )
     if not served:
-        best = max(plan.ends.values(), key=lambda e: e.best_within_slo_ratio)
+        best = max(reversed(plan.ends.values()), key=lambda e: e.best_within_slo_ratio)
         text = (
             f"This cluster serves no rate {within}: even idle and {_END_WORDS[best.reuse]}"
             f" {percent(best.best_within_slo_ratio)} meet it, limited by {_short_limit(best)}"
@@ -292,7 +293,12 @@ def capacity_rows(plan: Plan) -> list[Row]:
         ),
         Row("total there", "tokens/s", cells(*(number(e.attainment_tps) for e in ends)), True),
         Row("most within SLO", "tokens/s", cells(*(number(e.peak_within_slo_tps) for e in ends))),
-        Row("reached at", "requests/s", cells(*(number(e.peak_rps) for e in ends)), True),
+        Row(
+            "reached at",
+            "requests/s",
+            cells(*(number(e.peak_rps if e.peak_within_slo_tps else None) for e in ends)),
+            True,
+        ),
         Row(
             "mean TPOT meets SLO up to",
             "requests/s",
@@ -399,29 +405,42 @@ def tier_facts(plan: Plan) -> list[str]:
 
 
 def fetch_rows(plan: Plan) -> list[Row]:
-    """Return the ways to get the mean reusable prefix: time, and from which length it pays."""
+    """Return the ways to get the mean reusable prefix: time, and at which lengths each pays."""
     fetch = plan.fetch
     if fetch is None:
         return []
-
-    def pays(tokens: float | None) -> str:
-        if tokens is None:
-            return "never"
-        return "any length" if tokens <= fetch.curve_tokens[0] else f"{_tokens(tokens)} tokens"
 
     return [
         Row("recompute (prefill)", "", (duration(fetch.recompute_s), "")),
         Row(
             "fetch from the node's DRAM",
             "",
-            (duration(fetch.dram_s), pays(fetch.break_even_dram_tokens)),
+            (duration(fetch.dram_s), pays(plan, fetch.dram_pays_tokens)),
         ),
         Row(
             "fetch over RDMA",
             "",
-            (duration(fetch.rdma_s), pays(fetch.break_even_tokens)),
+            (duration(fetch.rdma_s), pays(plan, fetch.rdma_pays_tokens)),
         ),
     ]
+
+
+def pays(plan: Plan, ranges: tuple[tuple[float, float], ...]) -> str:
+    """Return ranges of prefix lengths in words, against those that the plan looked at."""
+    if plan.fetch is None or not ranges:
+        return "no length"
+    first, last = plan.fetch.curve_tokens[0], plan.fetch.curve_tokens[-1]
+    texts = []
+    for low, high in ranges:
+        if low <= first and high >= last:
+            return "any length"
+        if low <= first:
+            texts.append(f"up to {number(high)}")
+        elif high >= last:
+            texts.append(f"from {number(low)}")
+        else:
+            texts.append(f"{number(low)} to {number(high)}")
+    return f"{' or '.join(texts)} tokens"
 
 
 def step_words(plan: Plan) -> list[str]:

@@ -64,7 +64,7 @@ _ON_GROUP = "#14181c"
 _STYLES: dict[str, Any] = {
     "ideal": {"linestyle": "-", "linewidth": 2.0, "zorder": 2.0},
     "tiers": {"linestyle": (0, (5, 2.5)), "linewidth": 2.0, "zorder": 2.1},
-    "none": {"linestyle": (0, (1, 2.5)), "linewidth": 2.4, "zorder": 2.2},
+    "none": {"linestyle": (0, (1, 1.7)), "linewidth": 2.4, "zorder": 2.2},
 }
 _SMALLEST_GB = 1e-3  # what takes no room at all stands here on a logarithmic axis
 _WIDTH = 5.1  # inches; at 72 units an inch about a phone's width, so that text keeps its size
@@ -144,7 +144,8 @@ def capacity_figure(plan: Plan) -> Figure:
         last, at = float(rates[-2]), end.saturation_rps
         for axes, values in ((upper, good), (lower, shares)):
             axes.plot([last, at], [values[-2], 0], color=colour, linewidth=0.8, alpha=0.6)
-        upper.plot(end.peak_rps, end.peak_within_slo_tps, "o", color=colour, markersize=7)
+        if end.peak_within_slo_tps > 0:
+            upper.plot(end.peak_rps, end.peak_within_slo_tps, "o", color=colour, markersize=7)
         if end.attainment_rps is not None:
             y = float(np.interp(end.attainment_rps, rates[:-1], good[:-1]))
             diamond = {"color": colour, "markersize": 8, "markeredgecolor": _light("paper")}
@@ -173,7 +174,8 @@ def capacity_figure(plan: Plan) -> Figure:
     lower.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
     lower.set_ylim(-0.03, 1.05)
     lower.set_xlabel("request rate of the cluster [servable requests/s]")
-    upper.set_ylim(bottom=0)
+    top = max(end.peak_within_slo_tps for end in plan.ends.values())
+    upper.set_ylim(0, 1.06 * top if top > 0 else 1.0)
     upper.set_xlim(left=0)
     for axes in (upper, lower):
         _dressed(axes)
@@ -277,8 +279,8 @@ def fetch_figure(plan: Plan) -> Figure:
     Returns
     -------
     Figure
-        Three curves; vertical lines at the shortest prefixes worth fetching (where they are not
-        the shortest shown) and at the workload's mean reusable prefix.
+        Three curves; a diamond wherever fetching starts or stops to pay, and a vertical line at
+        the workload's mean reusable prefix.
 
     Raises
     ------
@@ -300,13 +302,14 @@ def fetch_figure(plan: Plan) -> Figure:
         style = _STYLES[like] | {"color": _light(role)}
         axes.plot(tokens, values, **style)
         handles.append(Line2D([], [], label=label, **style))
-    for break_even, times, role, label in (
-        (fetch.break_even_tokens, fetch.curve_rdma_s, "tiers", "RDMA pays"),
-        (fetch.break_even_dram_tokens, fetch.curve_dram_s, "ideal", "DRAM pays"),
+    for ranges, times, role, label in (
+        (fetch.rdma_pays_tokens, fetch.curve_rdma_s, "tiers", "break-even, RDMA"),
+        (fetch.dram_pays_tokens, fetch.curve_dram_s, "ideal", "break-even, DRAM"),
     ):
-        if break_even is None or break_even <= tokens[0]:
+        x = [end for pair in ranges for end in pair if tokens[0] < end < tokens[-1]]
+        if not x:
             continue
-        y = float(np.exp(np.interp(np.log(break_even), np.log(tokens), np.log(times))))
+        y = np.exp(np.interp(np.log(x), np.log(tokens), np.log(times)))
         mark: dict[str, Any] = {
             "marker": "D",
             "color": _light(role),
@@ -314,8 +317,8 @@ def fetch_figure(plan: Plan) -> Figure:
             "markeredgecolor": _light("paper"),
             "linestyle": "none",
         }
-        axes.plot(break_even, y, **mark)
-        handles.append(Line2D([], [], label=f"{label} from {number(break_even)}", **mark))
+        axes.plot(x, y, **mark)
+        handles.append(Line2D([], [], label=label, **mark))
     mean = (0, (3, 1.5, 1, 1.5))
     _vertical(axes, fetch.prefix_tokens, "mark", mean)
     handles.append(

@@ -99,6 +99,7 @@ def plan_page(plan: Plan) -> str:
     return environment.get_template("plan.html.j2").render(
         plan=plan,
         words=words,
+        notes=[_sentence(note) for note in plan.notes],
         colours=COLOURS,
         group_colours=GROUP_COLOURS,
         plots=_plots(plan),
@@ -143,6 +144,8 @@ def _capacity(plan: Plan) -> str:
     best = max(plan.ends.values(), key=lambda end: end.peak_within_slo_tps)
     ratio = best.within_slo_ratio[best.rates_rps.index(best.peak_rps)]
     wanted = words.percent(plan.scenario.slo.attainment, 0)
+    if best.peak_within_slo_tps == 0:
+        return "No request meets the SLO at any rate, whatever is reused: the curves lie at zero."
     text = (
         f"Read upwards from a rate: what is served within the SLO, for each assumption about reuse."
         f" The most is {words.number(best.peak_within_slo_tps)} tokens/s at"
@@ -175,21 +178,13 @@ def _fetch(plan: Plan) -> str:
     fetch = plan.fetch
     if fetch is None:
         return "Nothing in this workload is reusable: there is nothing to load or recompute."
-    start = "Fetching pays where its line lies below the prefill line: "
-
-    def where(tokens: float | None) -> str:
-        if tokens is None:
-            return "at no length"
-        if tokens <= fetch.curve_tokens[0]:
-            return "at every length shown"
-        return f"from {words.number(tokens)} tokens"
-
     nodes = ""
     if plan.tiers.link_bytes_per_s_per_node == 0:
         nodes = " (On one node nothing travels over RDMA.)"
     return (
-        f"{start}{where(fetch.break_even_tokens)} over RDMA,"
-        f" {where(fetch.break_even_dram_tokens)} from the node's own memory. Below"
+        "Fetching pays where its line lies below the prefill line (over RDMA:"
+        f" {words.pays(plan, fetch.rdma_pays_tokens)}; from the node's own memory:"
+        f" {words.pays(plan, fetch.dram_pays_tokens)}). Below"
         f" {words.number(fetch.break_even_bytes_per_s / 1e9)} GB/s a link would not be worth using"
         f" for the mean prefix of {words.number(fetch.prefix_tokens)} tokens.{nodes}"
     )
@@ -257,6 +252,11 @@ def _scenario(plan: Plan) -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
         else:
             top.append((key, _value(value), _meaning(field), value == field.default))
     return sections
+
+
+def _sentence(note: str) -> str:
+    # the name of a key keeps its small letter
+    return (note[:1].upper() + note[1:] if note.partition(" ")[0].isalpha() else note) + "."
 
 
 def _value(value: Any) -> str:

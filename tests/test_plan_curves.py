@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smetric_model.analytic.kv_tiers import ReuseProfile
 from smetric_model.analytic.step_time import GROUPS
+from smetric_model.plan import _pays
 
 if TYPE_CHECKING:
     from smetric_model.plan import Plan
@@ -56,13 +59,31 @@ def test_the_fetch_curves_pass_through_the_mean_prefix(small_plan: Plan) -> None
         (fetch.curve_rdma_s, fetch.rdma_s),
     ):
         assert np.interp(fetch.prefix_tokens, at, curve) == pytest.approx(value, rel=0.05)
-    for break_even, curve in (
-        (fetch.break_even_tokens, fetch.curve_rdma_s),
-        (fetch.break_even_dram_tokens, fetch.curve_dram_s),
+    assert fetch.break_even_tokens == fetch.rdma_pays_tokens[0][0]
+    for ranges, curve in (
+        (fetch.rdma_pays_tokens, fetch.curve_rdma_s),
+        (fetch.dram_pays_tokens, fetch.curve_dram_s),
     ):
         pays = np.array(curve) < np.array(fetch.curve_recompute_s)
-        assert not pays[at < break_even].any()
-        assert pays[at >= break_even][0]
+        inside = np.any([(at >= low) & (at <= high) for low, high in ranges], axis=0)
+        assert (pays == inside).all()
+
+
+@given(
+    st.lists(st.floats(0.1, 10), min_size=2, max_size=12),
+    st.floats(0.01, 100),
+)
+def test_fetching_pays_inside_its_ranges_and_nowhere_else(fetch: list[float], at: float) -> None:
+    """A fetch time that crosses the recomputation any number of times."""
+    tokens = np.geomspace(16, 1e5, len(fetch))
+    recompute = 1.0 + tokens / 1e4
+    times = np.array(fetch) * recompute  # piecewise linear in log-log: gain = -log(fetch)
+    ranges = _pays(tokens, times, recompute)
+    where = 16 * (1e5 / 16) ** (at / 100)
+    gain = np.interp(np.log(where), np.log(tokens), -np.log(fetch))
+    if abs(gain) > 1e-6:
+        assert (gain > 0) == any(low <= where <= high for low, high in ranges)
+    assert list(ranges) == sorted(ranges)
 
 
 def test_steps_add_up(small_plan: Plan) -> None:

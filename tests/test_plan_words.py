@@ -151,9 +151,16 @@ def test_tables_have_a_cell_for_every_column(small_plan: Plan) -> None:
 
 
 def test_fetching_that_never_pays_says_so(small_plan: Plan) -> None:
-    fetch = replace(small_plan.fetch, break_even_tokens=None, break_even_dram_tokens=500.0)
+    last = small_plan.fetch.curve_tokens[-1]
+    fetch = replace(small_plan.fetch, rdma_pays_tokens=(), dram_pays_tokens=((500.0, last),))
     cells = [row.cells[1] for row in words.fetch_rows(replace(small_plan, fetch=fetch))]
-    assert cells == ["", "500 tokens", "never"]
+    assert cells == ["", "from 500 tokens", "no length"]
+    first = small_plan.fetch.curve_tokens[0]
+    for ranges, text in (
+        (((first, last),), "any length"),
+        (((first, 90.0), (200.0, 400.0)), "up to 90 or 200 to 400 tokens"),
+    ):
+        assert words.pays(small_plan, ranges) == text
     assert words.fetch_rows(replace(small_plan, fetch=None)) == []
 
 

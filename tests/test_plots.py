@@ -105,14 +105,21 @@ def test_reuse_of_one_age_is_a_step(small_plan: Plan, size: float) -> None:
 def test_break_even_is_marked_where_the_curves_cross(small_plan: Plan) -> None:
     fetch = small_plan.fetch
     tokens = np.array(fetch.curve_tokens)
-    # a fetch with so long a fixed time that it pays in the middle of the curve only
     recompute = np.array(fetch.curve_recompute_s)
-    middle = tokens.size // 2
-    rdma = tuple(float(t) for t in 0.5 * (recompute + recompute[middle]))
-    slow = replace(fetch, curve_rdma_s=rdma, break_even_tokens=float(tokens[middle]))
-    (axes,) = plots.fetch_figure(replace(small_plan, fetch=slow)).axes
-    assert has(axes, tokens[middle], recompute[middle])
+    one, other = tokens.size // 3, 2 * tokens.size // 3
+    ends = float(tokens[0]), float(tokens[one]), float(tokens[other]), float(tokens[-1])
+    between = (tokens > ends[1]) & (tokens < ends[2])
+    rdma = recompute * np.where(between, 2.0, 0.5)
+    rdma[[one, other]] = recompute[[one, other]]
+    odd = replace(
+        fetch, curve_rdma_s=tuple(rdma), rdma_pays_tokens=((ends[0], ends[1]), (ends[2], ends[3]))
+    )
+    (axes,) = plots.fetch_figure(replace(small_plan, fetch=odd)).axes
     assert has(axes, tokens, rdma)
+    # the ends of the curve are no crossings
+    assert (tokens[[one, other]].tolist(), pytest.approx(recompute[[one, other]].tolist())) in [
+        (x.tolist(), y.tolist()) for x, y in lines(axes.lines)
+    ]
 
 
 def test_bars_fill_the_whole_step(small_plan: Plan) -> None:

@@ -133,7 +133,7 @@ def _print(result: Plan) -> None:
         click.echo()
         print_table(
             f"Load or recompute a prefix of {words.number(result.fetch.prefix_tokens)} tokens",
-            ["", "time", "pays from"],
+            ["", "time", "pays at"],
             [_row(row) for row in words.fetch_rows(result)],
         )
         slowest = words.number(result.fetch.break_even_bytes_per_s / 1e9)
