@@ -1,6 +1,8 @@
 """Time and memory to load traces.
 
-    python benchmarks/trace_load.py TRACE [TRACE ...]
+    python benchmarks/trace_load.py [TRACE ...]
+
+Without names: the shipped trace, and those of $SMETRIC_SHARED/traces where that is set.
 
 Each trace is loaded in a process of its own: once to compile (or fetch compiled kernels), then
 three times for the time; peak memory is of the whole process.
@@ -8,10 +10,12 @@ three times for the time; peak memory is of the whole process.
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 def load(path: str) -> None:
@@ -40,5 +44,8 @@ if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] == "--one":
         load(sys.argv[2])
     else:
-        for name in sys.argv[1:]:
+        shipped = sorted((Path(__file__).parents[1] / "data" / "traces").glob("*.parquet"))
+        shared = os.environ.get("SMETRIC_SHARED")
+        others = sorted((Path(shared) / "traces").glob("*.jsonl.gz")) if shared else []
+        for name in sys.argv[1:] or [str(path) for path in (*shipped, *others)]:
             subprocess.run([sys.executable, __file__, "--one", name], check=True)
