@@ -1,0 +1,41 @@
+"""Compilation of the simulator.
+
+Numba's cache on disk notices a change only of the file in which the cached function stands.  So only
+one function is cached (:mod:`smetric_model.simulate.engine`), everything it calls is compiled into
+it, and its key holds a fingerprint of every file that it depends on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+__all__ = ["fingerprint", "jit"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Files outside this package whose code is compiled in.
+_OTHERS = ("../analytic/step_time.py", "../routing/compiled.py", "../routing/ties.py")
+
+
+def jit(function: F) -> F:
+    """Compile a function on its first call, or into its caller; not kept on disk."""
+    return cast(F, numba.njit(function))
+
+
+def source_files() -> list[Path]:
+    """Files that the compiled simulator is made of."""
+    here = Path(__file__).parent
+    return sorted(here.glob("*.py")) + [(here / other).resolve() for other in _OTHERS]
+
+
+def fingerprint() -> int:
+    """Return a checksum of the files that the compiled simulator is made of."""
+    value = 0
+    for path in source_files():
+        value = zlib.crc32(path.read_bytes(), value)
+    return value
