@@ -31,27 +31,27 @@ __all__ = [
 
 
 @jit
-def all_hits(s, nodes, request, instances):
+def all_hits(s, w, request, instances):
     """Blocks of the request's path that each instance holds, into ``s.hits``."""
     s.hits[:] = 0
     depth = 0
-    node = nodes.leaf[request]
+    node = w.requests[request].leaf
     while node >= 0:
         s.path[depth] = node
         depth += 1
-        node = nodes.parent[node]
+        node = w.nodes[node].parent
     active = instances
-    reach = nodes.blocks[request]
+    reach = w.requests[request].blocks
     for level in range(depth - 1, -1, -1):
         node = s.path[level]
-        cover = min(nodes.end[node], reach) - nodes.start[node]
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
         base = node * instances
         kept = 0
         for k in range(active):
             instance = k if level == depth - 1 else s.active[k]
             slot = s.slot[base + instance]
             if slot >= 0:
-                held = min(s.slot_held[slot], cover)
+                held = min(s.slots[slot].held, cover)
                 s.hits[instance] += held
                 if held == cover:
                     s.active[kept] = instance
@@ -63,135 +63,135 @@ def all_hits(s, nodes, request, instances):
 
 @jit
 def _unlink(s, instance, slot):
-    older, newer = s.slot_older[slot], s.slot_newer[slot]
+    older, newer = s.slots[slot].older, s.slots[slot].newer
     if older >= 0:
-        s.slot_newer[older] = newer
+        s.slots[older].newer = newer
     else:
-        s.oldest[instance] = newer
+        s.instance[instance].oldest = newer
     if newer >= 0:
-        s.slot_older[newer] = older
+        s.slots[newer].older = older
     else:
-        s.newest[instance] = older
+        s.instance[instance].newest = older
 
 
 @jit
 def _free_slot(s, instances, instance, slot):
-    s.slot[s.slot_node[slot] * instances + instance] = -1
-    s.slot_newer[slot] = s.count[FREE_SLOT]
+    s.slot[s.slots[slot].node * instances + instance] = -1
+    s.slots[slot].newer = s.count[FREE_SLOT]
     s.count[FREE_SLOT] = slot
 
 
 @jit
-def admit_path(s, nodes, request, instance, instances, block_tokens, total):
+def admit_path(s, w, request, instance, instances, block_tokens, total):
     """Pin the path and reserve KV for the rest of ``total`` tokens.
 
     Returns the blocks held of the path, or −1 (and changes nothing) where it does not fit.
     """
     held = unused = 0
-    node = nodes.leaf[request]
+    node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]
         if slot >= 0:
-            held += s.slot_held[slot]
-            if s.slot_pins[slot] == 0:
-                unused += s.slot_held[slot]
-        node = nodes.parent[node]
+            held += s.slots[slot].held
+            if s.slots[slot].pins == 0:
+                unused += s.slots[slot].held
+        node = w.nodes[node].parent
     need = total - held * block_tokens
-    if need > s.free[instance] + s.evictable[instance] - unused * block_tokens:
+    if need > s.instance[instance].free + s.instance[instance].evictable - unused * block_tokens:
         return -1
-    node = nodes.leaf[request]
+    node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]
         if slot < 0:
             slot = s.count[FREE_SLOT]
-            s.count[FREE_SLOT] = s.slot_newer[slot]
+            s.count[FREE_SLOT] = s.slots[slot].newer
             s.slot[node * instances + instance] = slot
-            s.slot_node[slot] = node
-            s.slot_held[slot] = 0
-            s.slot_pins[slot] = 1
+            s.slots[slot].node = node
+            s.slots[slot].held = 0
+            s.slots[slot].pins = 1
         else:
-            if s.slot_pins[slot] == 0:
+            if s.slots[slot].pins == 0:
                 _unlink(s, instance, slot)
-            s.slot_pins[slot] += 1
-        node = nodes.parent[node]
-    s.evictable[instance] -= unused * block_tokens
-    while s.free[instance] < need:
-        slot = s.oldest[instance]
-        blocks = (need - s.free[instance] + block_tokens - 1) // block_tokens
-        blocks = min(blocks, s.slot_held[slot])
-        s.slot_held[slot] -= blocks
-        s.free[instance] += blocks * block_tokens
-        s.evictable[instance] -= blocks * block_tokens
+            s.slots[slot].pins += 1
+        node = w.nodes[node].parent
+    s.instance[instance].evictable -= unused * block_tokens
+    while s.instance[instance].free < need:
+        slot = s.instance[instance].oldest
+        blocks = (need - s.instance[instance].free + block_tokens - 1) // block_tokens
+        blocks = min(blocks, s.slots[slot].held)
+        s.slots[slot].held -= blocks
+        s.instance[instance].free += blocks * block_tokens
+        s.instance[instance].evictable -= blocks * block_tokens
         s.count[EVICTED] += blocks
-        if s.slot_held[slot] == 0:
+        if s.slots[slot].held == 0:
             _unlink(s, instance, slot)
             _free_slot(s, instances, instance, slot)
-    s.free[instance] -= need
-    s.private[request] = need
+    s.instance[instance].free -= need
+    s.request[request].private = need
     return held
 
 
 @jit
-def insert_path(s, nodes, request, instance, instances):
+def insert_path(s, w, request, instance, instances):
     """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
     added = 0
-    reach = nodes.blocks[request]
-    node = nodes.leaf[request]
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]
-        cover = min(nodes.end[node], reach) - nodes.start[node]
-        if s.slot_held[slot] < cover:
-            added += cover - s.slot_held[slot]
-            s.slot_held[slot] = cover
-        node = nodes.parent[node]
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        if s.slots[slot].held < cover:
+            added += cover - s.slots[slot].held
+            s.slots[slot].held = cover
+        node = w.nodes[node].parent
     return added
 
 
 @jit
-def release_path(s, nodes, request, instance, instances, block_tokens):
+def release_path(s, w, request, instance, instances, block_tokens):
     """Give back the KV of a completed request; its blocks stay, the last one the oldest."""
-    s.free[instance] += s.private[request]
-    node = nodes.leaf[request]
+    s.instance[instance].free += s.request[request].private
+    node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]
-        s.slot_pins[slot] -= 1
-        if s.slot_pins[slot] == 0:
-            if s.slot_held[slot] == 0:
+        s.slots[slot].pins -= 1
+        if s.slots[slot].pins == 0:
+            if s.slots[slot].held == 0:
                 _free_slot(s, instances, instance, slot)
             else:
-                newest = s.newest[instance]
-                s.slot_older[slot] = newest
-                s.slot_newer[slot] = -1
+                newest = s.instance[instance].newest
+                s.slots[slot].older = newest
+                s.slots[slot].newer = -1
                 if newest >= 0:
-                    s.slot_newer[newest] = slot
+                    s.slots[newest].newer = slot
                 else:
-                    s.oldest[instance] = slot
-                s.newest[instance] = slot
-                s.evictable[instance] += s.slot_held[slot] * block_tokens
-        node = nodes.parent[node]
+                    s.instance[instance].oldest = slot
+                s.instance[instance].newest = slot
+                s.instance[instance].evictable += s.slots[slot].held * block_tokens
+        node = w.nodes[node].parent
 
 
 @jit
-def global_hit(s, nodes, request):
+def global_hit(s, w, request):
     """Blocks of the path that the global tier holds."""
     held = 0
-    reach = nodes.blocks[request]
-    node = nodes.leaf[request]
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
     while node >= 0:
-        held += min(s.stored[node], min(nodes.end[node], reach) - nodes.start[node])
-        node = nodes.parent[node]
+        held += min(s.store[node].stored, min(w.nodes[node].end, reach) - w.nodes[node].start)
+        node = w.nodes[node].parent
     return held
 
 
 @jit
 def _global_unlink(s, node):
-    older, newer = s.older[node], s.newer[node]
+    older, newer = s.store[node].older, s.store[node].newer
     if older >= 0:
-        s.newer[older] = newer
+        s.store[older].newer = newer
     else:
         s.count[GLOBAL_HEAD] = newer
     if newer >= 0:
-        s.older[newer] = older
+        s.store[newer].older = older
     else:
         s.count[GLOBAL_TAIL] = older
 
@@ -199,47 +199,47 @@ def _global_unlink(s, node):
 @jit
 def _global_append(s, node):
     newest = s.count[GLOBAL_TAIL]
-    s.older[node] = newest
-    s.newer[node] = -1
+    s.store[node].older = newest
+    s.store[node].newer = -1
     if newest >= 0:
-        s.newer[newest] = node
+        s.store[newest].newer = node
     else:
         s.count[GLOBAL_HEAD] = node
     s.count[GLOBAL_TAIL] = node
 
 
 @jit
-def global_touch(s, nodes, request):
+def global_touch(s, w, request):
     """Move what is stored of a path to the end of the list."""
-    node = nodes.leaf[request]
+    node = w.requests[request].leaf
     while node >= 0:
-        if s.stored[node] > 0:
+        if s.store[node].stored > 0:
             _global_unlink(s, node)
             _global_append(s, node)
-        node = nodes.parent[node]
+        node = w.nodes[node].parent
 
 
 @jit
-def global_write(s, nodes, request, capacity):
+def global_write(s, w, request, capacity):
     """Store a path and touch it; returns the blocks that were missing."""
     written = 0
-    reach = nodes.blocks[request]
-    node = nodes.leaf[request]
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
     while node >= 0:
-        cover = min(nodes.end[node], reach) - nodes.start[node]
-        if s.stored[node] > 0:
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        if s.store[node].stored > 0:
             _global_unlink(s, node)
-        if s.stored[node] < cover:
-            written += cover - s.stored[node]
-            s.stored[node] = cover
+        if s.store[node].stored < cover:
+            written += cover - s.store[node].stored
+            s.store[node].stored = cover
         _global_append(s, node)
-        node = nodes.parent[node]
+        node = w.nodes[node].parent
     s.count[GLOBAL_USED] += written
     while s.count[GLOBAL_USED] > capacity:
         node = s.count[GLOBAL_HEAD]
-        blocks = min(s.stored[node], s.count[GLOBAL_USED] - capacity)
-        s.stored[node] -= blocks
+        blocks = min(s.store[node].stored, s.count[GLOBAL_USED] - capacity)
+        s.store[node].stored -= blocks
         s.count[GLOBAL_USED] -= blocks
-        if s.stored[node] == 0:
+        if s.store[node].stored == 0:
             _global_unlink(s, node)
     return written

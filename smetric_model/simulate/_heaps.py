@@ -24,15 +24,15 @@ def push_event(s, tick, code):
     s.count[QUEUE] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if s.event_tick[above] < tick or (
-            s.event_tick[above] == tick and s.event_code[above] < code
+        if s.event[above].tick < tick or (
+            s.event[above].tick == tick and s.event[above].code < code
         ):
             break
-        s.event_tick[place] = s.event_tick[above]
-        s.event_code[place] = s.event_code[above]
+        s.event[place].tick = s.event[above].tick
+        s.event[place].code = s.event[above].code
         place = above
-    s.event_tick[place] = tick
-    s.event_code[place] = code
+    s.event[place].tick = tick
+    s.event[place].code = code
 
 
 @jit
@@ -40,7 +40,7 @@ def pop_event(s):
     """Remove the first event (read it before)."""
     s.count[QUEUE] -= 1
     size = s.count[QUEUE]
-    tick, code = s.event_tick[size], s.event_code[size]
+    tick, code = s.event[size].tick, s.event[size].code
     place = 0
     while True:
         below = 2 * place + 1
@@ -48,29 +48,29 @@ def pop_event(s):
             break
         right = below + 1
         if right < size and (
-            s.event_tick[right] < s.event_tick[below]
+            s.event[right].tick < s.event[below].tick
             or (
-                s.event_tick[right] == s.event_tick[below]
-                and s.event_code[right] < s.event_code[below]
+                s.event[right].tick == s.event[below].tick
+                and s.event[right].code < s.event[below].code
             )
         ):
             below = right
-        if tick < s.event_tick[below] or (
-            tick == s.event_tick[below] and code < s.event_code[below]
+        if tick < s.event[below].tick or (
+            tick == s.event[below].tick and code < s.event[below].code
         ):
             break
-        s.event_tick[place] = s.event_tick[below]
-        s.event_code[place] = s.event_code[below]
+        s.event[place].tick = s.event[below].tick
+        s.event[place].code = s.event[below].code
         place = below
-    s.event_tick[place] = tick
-    s.event_code[place] = code
+    s.event[place].tick = tick
+    s.event[place].code = code
 
 
 @jit
 def _before(s, one, two):
-    if s.timer_tick[one] != s.timer_tick[two]:
-        return s.timer_tick[one] < s.timer_tick[two]
-    return s.timer_code[one] < s.timer_code[two]
+    if s.timer[one].tick != s.timer[two].tick:
+        return s.timer[one].tick < s.timer[two].tick
+    return s.timer[one].code < s.timer[two].code
 
 
 @jit
@@ -82,7 +82,7 @@ def _settle(s, timer, place):
         if not _before(s, timer, heap[above]):
             break
         heap[place] = heap[above]
-        s.timer_place[heap[place]] = place
+        s.timer[heap[place]].place = place
         place = above
     size = s.timer_size[0]
     while True:
@@ -94,18 +94,18 @@ def _settle(s, timer, place):
         if not _before(s, heap[below], timer):
             break
         heap[place] = heap[below]
-        s.timer_place[heap[place]] = place
+        s.timer[heap[place]].place = place
         place = below
     heap[place] = timer
-    s.timer_place[timer] = place
+    s.timer[timer].place = place
 
 
 @jit
 def set_timer(s, timer, tick, code):
     """Set or move a timer."""
-    s.timer_tick[timer] = tick
-    s.timer_code[timer] = code
-    place = s.timer_place[timer]
+    s.timer[timer].tick = tick
+    s.timer[timer].code = code
+    place = s.timer[timer].place
     if place < 0:
         place = s.timer_size[0]
         s.timer_size[0] += 1
@@ -115,10 +115,10 @@ def set_timer(s, timer, tick, code):
 @jit
 def stop_timer(s, timer):
     """Remove a timer, if it is set."""
-    place = s.timer_place[timer]
+    place = s.timer[timer].place
     if place < 0:
         return
-    s.timer_place[timer] = -1
+    s.timer[timer].place = -1
     s.timer_size[0] -= 1
     last = s.timer_heap[s.timer_size[0]]
     if last != timer:

@@ -51,30 +51,30 @@ _NUMBER = (1 << KIND) - 1
 
 
 @jit
-def loop(s, out, requests, nodes, engine, fabric, window, model, decode, policy, first, skip):
+def loop(s, w, first, skip):
     """Run until the window's requests are done; ``first`` are the fixed arrivals in order."""
     now = 0
     at = 0
     while True:
-        if now >= window.end and s.count[PENDING] == 0:
+        if now >= w.window.end and s.count[PENDING] == 0:
             break
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
         if s.timer_size[0] > 0:
             timer = s.timer_heap[0]
-            tick, code, source = s.timer_tick[timer], s.timer_code[timer], 0
+            tick, code, source = s.timer[timer].tick, s.timer[timer].code, 0
         if s.count[QUEUE] > 0:
-            other, name = s.event_tick[0], s.event_code[0]
+            other, name = s.event[0].tick, s.event[0].code
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 1
         if at < first.size:
-            other, name = requests.arrival_tick[first[at]], _ARRIVAL + first[at]
+            other, name = w.requests[first[at]].arrival_tick, _ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
         if source < 0:
             break
-        if tick > window.drain_end:
-            now = window.drain_end
+        if tick > w.window.drain_end:
+            now = w.window.drain_end
             break
         now = tick
         s.count[EVENTS] += 1
@@ -83,108 +83,86 @@ def loop(s, out, requests, nodes, engine, fabric, window, model, decode, policy,
             pop_event(s)
         elif source == 2:
             at += 1
+        wake = -1  # an instance that runs no step and may now
         if kind == 0:
             _stop(s, index)
-            end_step(s, out, requests, nodes, engine, fabric, window, index, now)
-            begin_step(
-                s, out, requests, nodes, engine, fabric, window, model, decode, index, now, skip
-            )
+            end_step(s, w, index, now)
+            wake = index
         elif kind == 1:
-            _on_link(s, out, fabric, window, index, now)
+            _on_link(s, w, index, now)
         elif kind == 2:
-            out.fetch_done[index] = now
-            s.fetching[index] = False
-            instance = out.instance[index]
-            if s.step_start[instance] < 0:
-                begin_step(
-                    s,
-                    out,
-                    requests,
-                    nodes,
-                    engine,
-                    fabric,
-                    window,
-                    model,
-                    decode,
-                    instance,
-                    now,
-                    skip,
-                )
-            else:
-                _cut(s, decode, instance, now)
+            s.out[index].fetch_done = now
+            s.request[index].fetching = False
+            wake = _wake(s, w, s.out[index].instance, now, True)
         elif kind == 3:
-            _on_arrival(s, out, requests, nodes, engine, fabric, window, policy, index, now)
+            _on_arrival(s, w, index, now)
         else:
-            out.ready[index] = now
-            instance = out.instance[index]
-            alone = s.waiting[instance] < 0
+            s.out[index].ready = now
+            instance = s.out[index].instance
+            alone = s.instance[instance].waiting < 0
             if alone:
-                s.waiting[instance] = index
+                s.instance[instance].waiting = index
             else:
-                s.next_waiting[s.last_waiting[instance]] = index
-            s.last_waiting[instance] = index
-            if s.step_start[instance] < 0:
-                begin_step(
-                    s,
-                    out,
-                    requests,
-                    nodes,
-                    engine,
-                    fabric,
-                    window,
-                    model,
-                    decode,
-                    instance,
-                    now,
-                    skip,
-                )
-            elif alone:
-                _cut(s, decode, instance, now)
-    if fabric.nodes > 1:
-        advance_nics(s, fabric, window, now)
-    for instance in range(fabric.instances):
-        _add_held(s, out, window, instance, now)
-        advance_pcie(s, fabric, window, out.pcie_bytes, instance, now)
-        if s.step_start[instance] >= 0:
-            out.busy_ticks[instance] += overlap(window, s.step_start[instance], now)
-            if s.step_is_run[instance]:
-                s.count[STEPS] += _steps_by(s, decode, instance, now + 1) - 1
+                s.request[s.instance[instance].last_waiting].next_waiting = index
+            s.instance[instance].last_waiting = index
+            wake = _wake(s, w, instance, now, alone)
+        if wake >= 0:
+            begin_step(s, w, wake, now, skip)
+    if w.fabric.nodes > 1:
+        advance_nics(s, w, now)
+    for instance in range(w.fabric.instances):
+        _add_held(s, w, instance, now)
+        advance_pcie(s, w, instance, now)
+        if s.instance[instance].step_start >= 0:
+            s.instance[instance].busy_ticks += overlap(w, s.instance[instance].step_start, now)
+            if s.instance[instance].step_is_run:
+                s.count[STEPS] += _steps_by(s, w, instance, now + 1) - 1
     return now
+
+
+@jit
+def _wake(s, w, instance, now, cut):
+    """Instance if it is idle; else −1, and its run of steps is cut short (where ``cut``)."""
+    if s.instance[instance].step_start < 0:
+        return instance
+    if cut:
+        _cut(s, w, instance, now)
+    return -1
 
 
 @jit
 def _stop(s, timer):
     """Remove the first timer of all (cheaper than any)."""
-    s.timer_place[timer] = -1
+    s.timer[timer].place = -1
     s.timer_size[0] -= 1
     size = s.timer_size[0]
     if size > 0:
         last = s.timer_heap[size]
-        s.timer_place[last] = 0
+        s.timer[last].place = 0
         s.timer_heap[0] = last
-        set_timer(s, last, s.timer_tick[last], s.timer_code[last])
+        set_timer(s, last, s.timer[last].tick, s.timer[last].code)
 
 
 @jit
-def _on_arrival(s, out, requests, nodes, engine, fabric, window, policy, request, now):
-    out.arrival[request] = now
-    out.order[s.count[ARRIVED]] = request
+def _on_arrival(s, w, request, now):
+    s.out[request].arrival = now
+    s.order[s.count[ARRIVED]] = request
     s.count[ARRIVED] += 1
-    if requests.unservable[request]:
-        _next_turn(s, requests, request, now)
+    if w.requests[request].unservable:
+        _next_turn(s, w, request, now)
         return
-    if window.start <= now < window.end:
+    if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
-    prompt = requests.prompt_tokens[request]
-    all_hits(s, nodes, request, fabric.instances)
-    for instance in range(fabric.instances):
-        s.hits[instance] *= engine.cache_block_tokens
+    prompt = w.requests[request].prompt_tokens
+    all_hits(s, w, request, w.fabric.instances)
+    for instance in range(w.fabric.instances):
+        s.hits[instance] *= w.engine.cache_block_tokens
     chosen, reason, following, random = choose(
-        policy,
+        w.policy,
         prompt,
-        requests.turn[request],
-        requests.est_hit_tokens[request],
-        requests.session_key[request],
+        w.requests[request].turn,
+        w.requests[request].est_hit_tokens,
+        w.requests[request].session_key,
         s.hits,
         s.loads,
         s.unprefilled,
@@ -195,130 +173,126 @@ def _on_arrival(s, out, requests, nodes, engine, fabric, window, policy, request
     )
     s.count[NEXT_INSTANCE] = following
     s.random[0] = random
-    out.instance[request] = chosen
-    out.reason[request] = reason
+    s.out[request].instance = chosen
+    s.out[request].reason = reason
     charge = prompt - s.hits[chosen]
-    out.charge[request] = charge
+    s.out[request].charge = charge
     s.loads[chosen] += 1.0
     s.unprefilled[chosen] += float(charge)
-    push_event(s, now + requests.host_ticks[request], _READY + request)
+    push_event(s, now + w.requests[request].host_ticks, _READY + request)
 
 
 @jit
-def _next_turn(s, requests, request, now):
-    following = requests.following[request]
-    if following >= 0 and requests.arrival_tick[following] < 0:
-        push_event(s, now + requests.think_ticks[following], _ARRIVAL + following)
+def _next_turn(s, w, request, now):
+    following = w.requests[request].following
+    if following >= 0 and w.requests[following].arrival_tick < 0:
+        push_event(s, now + w.requests[following].think_ticks, _ARRIVAL + following)
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
 @jit
-def begin_step(
-    s, out, requests, nodes, engine, fabric, window, model, decode, instance, now, skip
-):
+def begin_step(s, w, instance, now, skip):
     """Schedule a step on an instance that runs none."""
-    batch = s.decoding_count[instance]
-    budget = engine.token_budget - batch
+    batch = s.instance[instance].decoding_count
+    budget = w.engine.token_budget - batch
     chunks = 0
     fetching = False
     starved = False
-    for place in range(s.prefilling_count[instance]):
+    for place in range(s.instance[instance].prefilling_count):
         request = s.prefilling[instance, place]
-        s.chunk[request] = 0
-        if s.fetching[request]:
+        s.request[request].chunk = 0
+        if s.request[request].fetching:
             fetching = True
         elif budget > 0:
-            s.chunk[request] = min(s.todo[request], budget)
-            budget -= s.chunk[request]
+            s.request[request].chunk = min(s.request[request].todo, budget)
+            budget -= s.request[request].chunk
             chunks += 1
         else:
             starved = True
     while (
         budget > 0
-        and s.waiting[instance] >= 0
-        and s.prefilling_count[instance] + batch < engine.max_running_requests
+        and s.instance[instance].waiting >= 0
+        and s.instance[instance].prefilling_count + batch < w.engine.max_running_requests
     ):
-        request = s.waiting[instance]
-        if not _admit(
-            s, out, requests, nodes, engine, fabric, window, model, instance, request, now
-        ):
+        request = s.instance[instance].waiting
+        if not _admit(s, w, instance, request, now):
             break
-        s.waiting[instance] = s.next_waiting[request]
-        s.prefilling[instance, s.prefilling_count[instance]] = request
-        s.prefilling_count[instance] += 1
-        s.chunk[request] = 0
-        if s.fetching[request]:
+        s.instance[instance].waiting = s.request[request].next_waiting
+        s.prefilling[instance, s.instance[instance].prefilling_count] = request
+        s.instance[instance].prefilling_count += 1
+        s.request[request].chunk = 0
+        if s.request[request].fetching:
             fetching = True
         else:
-            s.chunk[request] = min(s.todo[request], budget)
-            budget -= s.chunk[request]
+            s.request[request].chunk = min(s.request[request].todo, budget)
+            budget -= s.request[request].chunk
             chunks += 1
-    held = engine.pool_tokens - s.free[instance] - s.evictable[instance]
-    if held != s.held[instance]:
-        _add_held(s, out, window, instance, now)
-        s.held[instance] = held
-        s.held_since[instance] = now
-    if (fabric.stall and fetching) or (chunks == 0 and batch == 0):
+    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
+    if held != s.instance[instance].held:
+        _add_held(s, w, instance, now)
+        s.instance[instance].held = held
+        s.instance[instance].held_since = now
+    if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
         return
-    s.step_start[instance] = now
+    s.instance[instance].step_start = now
     if chunks > 0:
-        s.step_is_run[instance] = False
+        s.instance[instance].step_is_run = False
         tokens = pairs = keys = 0.0
         sampled = float(batch)
-        for place in range(s.prefilling_count[instance]):
+        for place in range(s.instance[instance].prefilling_count):
             request = s.prefilling[instance, place]
-            if s.chunk[request] > 0:
-                if out.first_step[request] < 0:
-                    out.first_step[request] = now
-                chunk, cached = float(s.chunk[request]), float(s.at[request])
+            if s.request[request].chunk > 0:
+                if s.out[request].first_step < 0:
+                    s.out[request].first_step = now
+                chunk, cached = float(s.request[request].chunk), float(s.request[request].at)
                 tokens += chunk
                 pairs += chunk * (cached + 0.5 * chunk)
                 keys += cached + chunk
-                if s.chunk[request] == s.todo[request]:
+                if s.request[request].chunk == s.request[request].todo:
                     sampled += 1.0
         ticks = step_ticks(
-            model, tokens, pairs, keys, float(batch), float(s.context[instance]), sampled
+            w.model, tokens, pairs, keys, float(batch), float(s.instance[instance].context), sampled
         )
     else:
-        s.step_is_run[instance] = True
+        s.instance[instance].step_is_run = True
         steps = 1
         if skip and not starved:
-            done = s.decode_steps[instance]
-            steps = s.finish_at[s.decoding[instance, 0]] - done
+            done = s.instance[instance].decode_steps
+            steps = s.request[s.decoding[instance, 0]].finish_at - done
             for place in range(1, batch):
-                steps = min(steps, s.finish_at[s.decoding[instance, place]] - done)
-        s.run_steps[instance] = steps
-        ticks = _ticks(s, decode, instance, steps)
-        edge = _next_edge(window, now)
+                steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
+        s.instance[instance].run_steps = steps
+        ticks = _ticks(s, w, instance, steps)
+        edge = _next_edge(w, now)
         if steps > 1 and edge > now and now + ticks > edge:
-            s.run_steps[instance] = _steps_by(s, decode, instance, edge)
-            ticks = _ticks(s, decode, instance, s.run_steps[instance])
+            s.instance[instance].run_steps = _steps_by(s, w, instance, edge)
+            ticks = _ticks(s, w, instance, s.instance[instance].run_steps)
     set_timer(s, instance, now + ticks, instance)
 
 
 @jit
-def _ticks(s, decode, instance, steps):
-    batch = s.decoding_count[instance]
+def _ticks(s, w, instance, steps):
+    batch = s.instance[instance].decoding_count
     return run_ticks(
-        decode.base[batch],
-        decode.per_token[batch],
-        decode.least[batch],
+        w.decode[batch].base,
+        w.decode[batch].per_token,
+        w.decode[batch].least,
         batch,
-        s.context[instance],
+        s.instance[instance].context,
         steps,
     )
 
 
 @jit
-def _steps_by(s, decode, instance, tick):
+def _steps_by(s, w, instance, tick):
     """First step of the run that ends at ``tick`` or later; the last one if none does."""
-    low, high = 1, s.run_steps[instance]
-    left = tick - s.step_start[instance]
+    low, high = 1, s.instance[instance].run_steps
+    left = tick - s.instance[instance].step_start
     while low < high:
         middle = (low + high) >> 1
-        if _ticks(s, decode, instance, middle) >= left:
+        if _ticks(s, w, instance, middle) >= left:
             high = middle
         else:
             low = middle + 1
@@ -326,89 +300,84 @@ def _steps_by(s, decode, instance, tick):
 
 
 @jit
-def _cut(s, decode, instance, now):
+def _cut(s, w, instance, now):
     """End a run with the step in progress; one that ends right now has ended already."""
-    if not s.step_is_run[instance] or s.run_steps[instance] == 1:
+    if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
         return
-    steps = _steps_by(s, decode, instance, now + 1)
-    if steps < s.run_steps[instance]:
-        s.run_steps[instance] = steps
-        tick = s.step_start[instance] + _ticks(s, decode, instance, steps)
+    steps = _steps_by(s, w, instance, now + 1)
+    if steps < s.instance[instance].run_steps:
+        s.instance[instance].run_steps = steps
+        tick = s.instance[instance].step_start + _ticks(s, w, instance, steps)
         set_timer(s, instance, tick, instance)
 
 
 @jit
-def _next_edge(window, now):
+def _next_edge(w, now):
     """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
-    if now < window.start:
-        return window.start
-    if now >= window.end:
+    if now < w.window.start:
+        return w.window.start
+    if now >= w.window.end:
         return -1
-    edge = window.start + ((now - window.start) // window.bin_ticks + 1) * window.bin_ticks
-    return min(edge, window.end)
+    edge = w.window.start + ((now - w.window.start) // w.window.bin_ticks + 1) * w.window.bin_ticks
+    return min(edge, w.window.end)
 
 
 @jit
-def _credit(table, window, instance, now, tokens):
-    if window.start <= now < window.end:
-        table[instance, (now - window.start) // window.bin_ticks] += tokens
+def _credit(table, w, instance, now, tokens):
+    if w.window.start <= now < w.window.end:
+        table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
 @jit
-def end_step(s, out, requests, nodes, engine, fabric, window, instance, now):
+def end_step(s, w, instance, now):
     """Take in what a step, or a run of steps, has done."""
-    start = s.step_start[instance]
-    out.busy_ticks[instance] += overlap(window, start, now)
-    s.step_start[instance] = -1
-    steps = s.run_steps[instance] if s.step_is_run[instance] else 1
+    start = s.instance[instance].step_start
+    s.instance[instance].busy_ticks += overlap(w, start, now)
+    s.instance[instance].step_start = -1
+    steps = s.instance[instance].run_steps if s.instance[instance].step_is_run else 1
     s.count[STEPS] += steps
     s.count[RUNS] += 1
-    batch = s.decoding_count[instance]
+    batch = s.instance[instance].decoding_count
     if batch > 0:
-        s.decode_steps[instance] += steps
-        s.context[instance] += batch * steps
+        s.instance[instance].decode_steps += steps
+        s.instance[instance].context += batch * steps
         # all steps of a run but the last end in the bin in which it began
-        _credit(out.generated_tokens, window, instance, start, batch * (steps - 1))
-        _credit(out.generated_tokens, window, instance, now, batch)
-        done = s.decode_steps[instance]
+        _credit(s.generated_tokens, w, instance, start, batch * (steps - 1))
+        _credit(s.generated_tokens, w, instance, now, batch)
+        done = s.instance[instance].decode_steps
         kept = 0
         for place in range(batch):
             request = s.decoding[instance, place]
-            if s.finish_at[request] == done:
-                length = requests.prompt_tokens[request] + requests.output_tokens[request]
-                s.context[instance] -= length
-                _complete(s, out, requests, nodes, engine, fabric, window, instance, request, now)
+            if s.request[request].finish_at == done:
+                length = w.requests[request].prompt_tokens + w.requests[request].output_tokens
+                s.instance[instance].context -= length
+                _complete(s, w, instance, request, now)
             else:
                 s.decoding[instance, kept] = request
                 kept += 1
-        s.decoding_count[instance] = kept
-    if s.step_is_run[instance]:
+        s.instance[instance].decoding_count = kept
+    if s.instance[instance].step_is_run:
         return
-    count = s.prefilling_count[instance]
+    count = s.instance[instance].prefilling_count
     kept = 0
     computing = 0  # prompts that go on being computed
     for place in range(count):
         request = s.prefilling[instance, place]
-        if not s.fetching[request] and s.chunk[request] < s.todo[request]:
+        if not s.request[request].fetching and s.request[request].chunk < s.request[request].todo:
             computing += 1
     for place in range(count):
         request = s.prefilling[instance, place]
-        chunk = s.chunk[request]
+        chunk = s.request[request].chunk
         if chunk > 0:
-            s.chunk[request] = 0
-            s.todo[request] -= chunk
-            s.at[request] += chunk
-            if s.todo[request] == 0:
+            s.request[request].chunk = 0
+            s.request[request].todo -= chunk
+            s.request[request].at += chunk
+            if s.request[request].todo == 0:
                 # those behind it in this step still count as computing
                 behind = computing + _completing(s, instance, place + 1, count)
                 _prefilled(
                     s,
-                    out,
-                    requests,
-                    nodes,
-                    engine,
-                    fabric,
-                    window,
+                    w,
                     instance,
                     request,
                     behind,
@@ -417,7 +386,7 @@ def end_step(s, out, requests, nodes, engine, fabric, window, instance, now):
                 continue
         s.prefilling[instance, kept] = request
         kept += 1
-    s.prefilling_count[instance] = kept
+    s.instance[instance].prefilling_count = kept
 
 
 @jit
@@ -425,156 +394,150 @@ def _completing(s, instance, first, count):
     found = 0
     for place in range(first, count):
         request = s.prefilling[instance, place]
-        if s.chunk[request] > 0 and s.chunk[request] == s.todo[request]:
+        if s.request[request].chunk > 0 and s.request[request].chunk == s.request[request].todo:
             found += 1
     return found
 
 
 @jit
-def _prefilled(
-    s, out, requests, nodes, engine, fabric, window, instance, request, computing, now
-):
+def _prefilled(s, w, instance, request, computing, now):
     """Sample the first token, make the prompt's blocks reusable."""
-    out.first_token[request] = now
-    reused = out.local_tokens[request] + out.fetched_tokens[request]
-    _credit(out.reused_tokens, window, instance, now, reused)
-    computed = requests.prompt_tokens[request] - reused
-    _credit(out.computed_tokens, window, instance, now, computed)
-    _credit(out.generated_tokens, window, instance, now, 1)
-    s.unprefilled[instance] -= float(out.charge[request])
-    added = insert_path(s, nodes, request, instance, fabric.instances)
-    s.private[request] -= added * engine.cache_block_tokens
-    single = requests.output_tokens[request] == 1
+    s.out[request].first_token = now
+    reused = s.out[request].local_tokens + s.out[request].fetched_tokens
+    _credit(s.reused_tokens, w, instance, now, reused)
+    computed = w.requests[request].prompt_tokens - reused
+    _credit(s.computed_tokens, w, instance, now, computed)
+    _credit(s.generated_tokens, w, instance, now, 1)
+    s.unprefilled[instance] -= float(s.out[request].charge)
+    added = insert_path(s, w, request, instance, w.fabric.instances)
+    s.request[request].private -= added * w.engine.cache_block_tokens
+    single = w.requests[request].output_tokens == 1
     if not single:
-        s.decoding[instance, s.decoding_count[instance]] = request
-        s.decoding_count[instance] += 1
-        s.finish_at[request] = s.decode_steps[instance] + requests.output_tokens[request] - 1
-        s.context[instance] += requests.prompt_tokens[request] + 1
-    if fabric.global_blocks > 0:
-        written = global_write(s, nodes, request, fabric.global_blocks)
-        if written > 0 and fabric.nodes > 1:
-            busy = s.decoding_count[instance] + computing > 0
-            work = _nic_work(engine, fabric, written * engine.cache_block_tokens, busy)
-            link = 2 * (instance // fabric.instances_per_node) + 1
-            start_nic(s, fabric, window, link, work, request, now)
+        s.decoding[instance, s.instance[instance].decoding_count] = request
+        s.instance[instance].decoding_count += 1
+        s.request[request].finish_at = (
+            s.instance[instance].decode_steps + w.requests[request].output_tokens - 1
+        )
+        s.instance[instance].context += w.requests[request].prompt_tokens + 1
+    if w.fabric.global_blocks > 0:
+        written = global_write(s, w, request, w.fabric.global_blocks)
+        if written > 0 and w.fabric.nodes > 1:
+            busy = s.instance[instance].decoding_count + computing > 0
+            work = _nic_work(w, written * w.engine.cache_block_tokens, busy)
+            link = 2 * (instance // w.fabric.instances_per_node) + 1
+            start_nic(s, w, link, work, request, now)
     if single:
-        _complete(s, out, requests, nodes, engine, fabric, window, instance, request, now)
+        _complete(s, w, instance, request, now)
 
 
 @jit
-def _complete(s, out, requests, nodes, engine, fabric, window, instance, request, now):
-    out.done[request] = now
-    release_path(
-        s, nodes, request, instance, fabric.instances, engine.cache_block_tokens
-    )
+def _complete(s, w, instance, request, now):
+    s.out[request].done = now
+    release_path(s, w, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
     s.loads[instance] -= 1.0
-    if window.start <= out.arrival[request] < window.end:
+    if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
-    _next_turn(s, requests, request, now)
+    _next_turn(s, w, request, now)
 
 
 # --- KV and links -------------------------------------------------------------------------------
 
 
 @jit
-def _usable(engine, blocks, prompt):
-    tokens = min(blocks * engine.cache_block_tokens, prompt - 1)
-    return tokens // engine.block_tokens * engine.block_tokens
+def _usable(w, blocks, prompt):
+    tokens = min(blocks * w.engine.cache_block_tokens, prompt - 1)
+    return tokens // w.engine.block_tokens * w.engine.block_tokens
 
 
 @jit
-def _admit(s, out, requests, nodes, engine, fabric, window, model, instance, request, now):
-    prompt = requests.prompt_tokens[request]
-    total = prompt + requests.output_tokens[request]
-    total = (total + engine.block_tokens - 1) // engine.block_tokens * engine.block_tokens
+def _admit(s, w, instance, request, now):
+    prompt = w.requests[request].prompt_tokens
+    total = prompt + w.requests[request].output_tokens
+    total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
         s,
-        nodes,
+        w,
         request,
         instance,
-        fabric.instances,
-        engine.cache_block_tokens,
-        total + engine.fixed_state_tokens,
+        w.fabric.instances,
+        w.engine.cache_block_tokens,
+        total + w.engine.fixed_state_tokens,
     )
     if held < 0:
         return False
-    out.admitted[request] = now
-    local = _usable(engine, held, prompt)
+    s.out[request].admitted = now
+    local = _usable(w, held, prompt)
     fetched = 0
-    if fabric.global_blocks > 0:
-        stored = global_hit(s, nodes, request)
+    if w.fabric.global_blocks > 0:
+        stored = global_hit(s, w, request)
         if stored > held:
-            fetched = _usable(engine, stored, prompt) - local
+            fetched = _usable(w, stored, prompt) - local
         if fetched > 0:
-            if _start_fetch(
-                s, out, engine, fabric, window, model, instance, request, local, fetched, now
-            ):
-                global_touch(s, nodes, request)
-                s.fetching[request] = True
+            if _start_fetch(s, w, instance, request, local, fetched, now):
+                global_touch(s, w, request)
+                s.request[request].fetching = True
             else:
                 fetched = 0
-    out.local_tokens[request] = local
-    out.fetched_tokens[request] = fetched
-    s.at[request] = local + fetched
-    s.todo[request] = prompt - local - fetched
+    s.out[request].local_tokens = local
+    s.out[request].fetched_tokens = fetched
+    s.request[request].at = local + fetched
+    s.request[request].todo = prompt - local - fetched
     return True
 
 
 @jit
-def _nic_work(engine, fabric, tokens, busy):
-    size = (tokens + engine.block_tokens - 1) // engine.block_tokens
-    return fabric.nic_work_busy[size] if busy else fabric.nic_work_idle[size]
+def _nic_work(w, tokens, busy):
+    size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
+    return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
 
 
 @jit
-def _start_fetch(
-    s, out, engine, fabric, window, model, instance, request, local, fetched, now
-):
-    node = instance // fabric.instances_per_node
+def _start_fetch(s, w, instance, request, local, fetched, now):
+    node = instance // w.fabric.instances_per_node
     work = 0.0
-    if fabric.nodes > 1:
-        busy = s.decoding_count[instance] > 0
-        for place in range(s.prefilling_count[instance]):
-            if not s.fetching[s.prefilling[instance, place]]:
+    if w.fabric.nodes > 1:
+        busy = s.instance[instance].decoding_count > 0
+        for place in range(s.instance[instance].prefilling_count):
+            if not s.request[s.prefilling[instance, place]].fetching:
                 busy = True
-        work = _nic_work(engine, fabric, fetched, busy)
-    size = fetched / engine.block_tokens * fabric.block_bytes
-    if fabric.recompute_if_faster:
-        share = fabric.pcie_bytes_per_s / (s.flows[2 * fabric.nodes + instance] + 1)
+        work = _nic_work(w, fetched, busy)
+    size = fetched / w.engine.block_tokens * w.fabric.block_bytes
+    if w.fabric.recompute_if_faster:
+        share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
         seconds = size / share
         if work > 0.0:
-            seconds = max(seconds, work / nic_rate(s, fabric, node))
-        recompute = prefill_ticks(model, fetched, local, engine.token_budget)
-        if seconds * 1e12 + fabric.fixed_fetch_ticks > recompute:
+            seconds = max(seconds, work / nic_rate(s, w, node))
+        recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
+        if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
             return False
-    out.fetch_start[request] = now
-    s.legs[request] = 1
-    start_pcie(s, fabric, window, out.pcie_bytes, instance, size, request, now)
+    s.out[request].fetch_start = now
+    s.request[request].legs = 1
+    start_pcie(s, w, instance, size, request, now)
     if work > 0.0:
-        s.legs[request] = 2
-        start_nic(s, fabric, window, 2 * node, work, request, now)
+        s.request[request].legs = 2
+        start_nic(s, w, 2 * node, work, request, now)
     return True
 
 
 @jit
-def _on_link(s, out, fabric, window, link, now):
-    if link < 2 * fabric.nodes:
-        advance_nics(s, fabric, window, now)
-        request = pop_flow(s, fabric, link)
-        schedule_nics(s, fabric, now)
+def _on_link(s, w, link, now):
+    if link < 2 * w.fabric.nodes:
+        advance_nics(s, w, now)
+        request = pop_flow(s, w, link)
+        schedule_nics(s, w, now)
         if link % 2 == 1:
             return  # a write: nobody waits for it
     else:
-        instance = link - 2 * fabric.nodes
-        advance_pcie(s, fabric, window, out.pcie_bytes, instance, now)
-        request = pop_flow(s, fabric, link)
-        schedule_pcie(s, fabric, instance, now)
-    s.legs[request] -= 1
-    if s.legs[request] == 0:
-        push_event(s, now + fabric.fixed_fetch_ticks, _FETCHED + request)
+        instance = link - 2 * w.fabric.nodes
+        advance_pcie(s, w, instance, now)
+        request = pop_flow(s, w, link)
+        schedule_pcie(s, w, instance, now)
+    s.request[request].legs -= 1
+    if s.request[request].legs == 0:
+        push_event(s, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
 
 
 @jit
-def _add_held(s, out, window, instance, now):
-    inside = overlap(window, s.held_since[instance], now)
-    out.held_token_ticks[instance] += float(s.held[instance]) * float(inside)
+def _add_held(s, w, instance, now):
+    inside = overlap(w, s.instance[instance].held_since, now)
+    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)

@@ -1,14 +1,16 @@
-"""State of the compiled simulator: arrays in a named tuple, and how they begin."""
+"""What the compiled simulator works on: tables of records, and how they begin."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from smetric_model.simulate.inputs import Inputs
+from smetric_model.routing.compiled import pack
+from smetric_model.simulate.inputs import Inputs, Replay
 
-__all__ = ["State", "new_state"]
+__all__ = ["State", "World", "new_state", "new_world", "replay_of"]
 
 # places in State.count
 (
@@ -28,160 +30,214 @@ __all__ = ["State", "new_state"]
 ) = range(13)
 
 
+def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
+    return np.dtype(
+        [(name, kind) for kind, names in kinds.items() for name in names.split()], align=True
+    )
+
+
+_REQUEST_INPUT = _record(
+    {
+        "i8": "arrival_tick think_ticks following turn prompt_tokens output_tokens est_hit_tokens"
+        " host_ticks unservable leaf blocks",
+        "u8": "session_key",
+    }
+)
+_NODE = _record({"i8": "parent start end"})
+_DECODE = _record({"i8": "base per_token least"})
+_REQUEST = _record(
+    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs", "?": "fetching"}
+)
+_OUT = _record(
+    {
+        "i8": "arrival ready admitted fetch_start fetch_done first_step first_token done"
+        " instance reason local_tokens fetched_tokens charge"
+    }
+)
+_INSTANCE = _record(
+    {
+        "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
+        " decode_steps context step_start run_steps held held_since busy_ticks",
+        "f8": "held_token_ticks pcie_bytes",
+        "?": "step_is_run",
+    }
+)
+_SLOT = _record({"i4": "node held pins older newer"})
+_STORE = _record({"i4": "stored older newer"})
+_LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
+_TIMER = _record({"i8": "tick code place"})
+_EVENT = _record({"i8": "tick code"})
+
+
+class World(NamedTuple):
+    """What does not change: ``inputs`` as tables of records."""
+
+    requests: Any  # (requests,)
+    nodes: Any  # (nodes,)
+    decode: Any  # (batches,)
+    engine: Any
+    fabric: Any
+    window: Any
+    model: Any
+    policy: Any
+
+
 class State(NamedTuple):
-    """All arrays; sizes N instances, n requests, m nodes, k link classes."""
+    """What changes, and the results."""
 
     count: Any  # single numbers, see above
     nic_work: Any  # (1,) float
     random: Any  # (1,) uint64
-
-    # requests
-    todo: Any
-    at: Any
-    finish_at: Any  # decode step of its instance with which it is complete
-    private: Any
-    legs: Any
-    fetching: Any
-    chunk: Any
-    next_waiting: Any
-
-    # instances
-    free: Any
-    evictable: Any
-    oldest: Any
-    newest: Any
-    waiting: Any
-    last_waiting: Any
-    prefilling: Any  # (N, max running)
-    prefilling_count: Any
-    decoding: Any
-    decoding_count: Any
-    decode_steps: Any
-    context: Any
-    loads: Any  # float64, for the policies
-    unprefilled: Any  # float64
-    step_start: Any  # −1: none under way
-    step_is_run: Any
-    run_steps: Any
-    held: Any
-    held_since: Any
-
-    # local tiers: slots
-    slot: Any  # (m · N) int32; −1: nothing cached or pinned
-    slot_node: Any
-    slot_held: Any
-    slot_pins: Any
-    slot_older: Any
-    slot_newer: Any
-
-    # global tier: nodes
-    stored: Any
-    older: Any
-    newer: Any
-
-    # links: class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
-    served: Any
-    rate: Any
-    flows: Any
-    first_flow: Any
-    link_now: Any  # PCIe's clocks; NICs share one
-    tag: Any  # (3, n): reads, writes, PCIe
-    next_flow: Any  # (3, n)
-
-    # timers, an indexed heap: N steps, N PCIe, 1 NICs
-    timer_tick: Any
-    timer_code: Any
+    request: Any  # (requests,)
+    out: Any  # (requests,)
+    order: Any  # (requests,) rows in order of arrival
+    instance: Any  # (instances,)
+    prefilling: Any  # (instances, max running), in order of admission, those that fetch included
+    decoding: Any  # (instances, max running)
+    loads: Any  # (instances,) float, for the policies
+    unprefilled: Any  # (instances,) float
+    computed_tokens: Any  # (instances, bins)
+    reused_tokens: Any
+    generated_tokens: Any
+    slot: Any  # (nodes · instances); −1 where nothing is cached or pinned
+    slots: Any
+    store: Any  # (nodes,) the global tier
+    link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
+    tag: Any  # (3, requests): reads, writes, PCIe
+    next_flow: Any  # (3, requests)
+    timer: Any  # instances' steps, instances' PCIe, NICs
     timer_heap: Any
-    timer_place: Any
-    timer_size: Any
-
-    # requests' events, a heap
-    event_tick: Any
-    event_code: Any
-
-    # scratch
-    path: Any
+    timer_size: Any  # (1,)
+    event: Any  # (requests + 1,) a heap
+    path: Any  # scratch
     hits: Any
     active: Any
     available: Any
     keys: Any
 
 
+def _table(dtype: np.dtype[np.void], size: int, **values: Any) -> npt.NDArray[np.void]:
+    table = np.zeros(size, dtype)
+    for name, value in values.items():
+        table[name] = value
+    return table
+
+
+def new_world(inputs: Inputs) -> World:
+    """Return the inputs as the compiled code reads them."""
+    requests, nodes, decode = inputs.requests, inputs.nodes, inputs.decode
+    size = requests.turn.size
+    names = [name for name in _REQUEST_INPUT.names or () if name not in ("leaf", "blocks")]
+    return World(
+        requests=_table(
+            _REQUEST_INPUT,
+            size,
+            leaf=nodes.leaf,
+            blocks=nodes.blocks,
+            **{name: getattr(requests, name) for name in names},
+        ),
+        nodes=_table(
+            _NODE, nodes.parent.size, parent=nodes.parent, start=nodes.start, end=nodes.end
+        ),
+        decode=_table(
+            _DECODE,
+            decode.base.size,
+            base=decode.base,
+            per_token=decode.per_token,
+            least=decode.least,
+        ),
+        engine=inputs.engine,
+        fabric=inputs.fabric,
+        window=inputs.window,
+        model=inputs.model,
+        policy=pack(inputs.policy),
+    )
+
+
 def new_state(inputs: Inputs) -> State:
     """Return the state at time 0."""
-    instances = inputs.fabric.instances
-    requests = inputs.requests.turn.size
+    engine, fabric = inputs.engine, inputs.fabric
+    instances, requests = fabric.instances, inputs.requests.turn.size
     nodes = inputs.nodes.parent.size
-    running = inputs.engine.max_running_requests
-    links = 2 * inputs.fabric.nodes + instances
     # a node that is cached or pinned has a block in the pool
-    most = inputs.engine.pool_tokens // inputs.engine.cache_block_tokens + 1
+    most = engine.pool_tokens // engine.cache_block_tokens + 1
     slots = min(instances * most, max(nodes * instances, 1))
+    free_slots = np.arange(1, slots + 1)
+    free_slots[-1] = -1
 
     def ints(*shape: int, value: int = 0) -> Any:
         return np.full(shape, value, np.int64)
 
     count = ints(13)
     count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
-    free_slots = np.arange(1, slots + 1, dtype=np.int32)
-    free_slots[-1] = -1
+    times = ("arrival ready admitted fetch_start fetch_done first_step first_token done").split()
     return State(
         count=count,
         nic_work=np.zeros(1),
         random=np.full(1, inputs.seed, np.uint64),
-        todo=ints(requests),
-        at=ints(requests),
-        finish_at=ints(requests),
-        private=ints(requests),
-        legs=np.zeros(requests, np.int8),
-        fetching=np.zeros(requests, np.bool_),
-        chunk=ints(requests),
-        next_waiting=ints(requests, value=-1),
-        free=ints(instances, value=inputs.engine.pool_tokens),
-        evictable=ints(instances),
-        oldest=np.full(instances, -1, np.int32),
-        newest=np.full(instances, -1, np.int32),
-        waiting=ints(instances, value=-1),
-        last_waiting=ints(instances, value=-1),
-        prefilling=ints(instances, running),
-        prefilling_count=ints(instances),
-        decoding=ints(instances, running),
-        decoding_count=ints(instances),
-        decode_steps=ints(instances),
-        context=ints(instances),
+        request=_table(_REQUEST, requests, next_waiting=-1),
+        out=_table(_OUT, requests, instance=-1, reason=-1, **dict.fromkeys(times, -1)),
+        order=ints(requests),
+        instance=_table(
+            _INSTANCE,
+            instances,
+            free=engine.pool_tokens,
+            oldest=-1,
+            newest=-1,
+            waiting=-1,
+            last_waiting=-1,
+            step_start=-1,
+        ),
+        prefilling=ints(instances, engine.max_running_requests),
+        decoding=ints(instances, engine.max_running_requests),
         loads=np.zeros(instances),
         unprefilled=np.zeros(instances),
-        step_start=ints(instances, value=-1),
-        step_is_run=np.zeros(instances, np.bool_),
-        run_steps=ints(instances),
-        held=ints(instances),
-        held_since=ints(instances),
+        computed_tokens=ints(instances, inputs.window.bins),
+        reused_tokens=ints(instances, inputs.window.bins),
+        generated_tokens=ints(instances, inputs.window.bins),
         slot=np.full(nodes * instances, -1, np.int32),
-        slot_node=np.zeros(slots, np.int32),
-        slot_held=np.zeros(slots, np.int32),
-        slot_pins=np.zeros(slots, np.int32),
-        slot_older=np.full(slots, -1, np.int32),
-        slot_newer=free_slots,
-        stored=np.zeros(nodes, np.int32),
-        older=np.full(nodes, -1, np.int32),
-        newer=np.full(nodes, -1, np.int32),
-        served=np.zeros(links),
-        rate=np.zeros(links),
-        flows=ints(links),
-        first_flow=ints(links, value=-1),
-        link_now=ints(links),
+        slots=_table(_SLOT, slots, older=-1, newer=free_slots),
+        store=_table(_STORE, nodes, older=-1, newer=-1),
+        link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
         next_flow=ints(3, requests, value=-1),
-        timer_tick=ints(2 * instances + 1),
-        timer_code=ints(2 * instances + 1),
+        timer=_table(_TIMER, 2 * instances + 1, place=-1),
         timer_heap=ints(2 * instances + 1),
-        timer_place=ints(2 * instances + 1, value=-1),
         timer_size=ints(1),
-        event_tick=ints(requests + 1),
-        event_code=ints(requests + 1),
+        event=_table(_EVENT, requests + 1),
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(instances),
         active=ints(instances),
         available=np.ones(instances, np.bool_),
         keys=np.arange(instances, dtype=np.uint64),
+    )
+
+
+def replay_of(inputs: Inputs, state: State, now: int) -> Replay:
+    """Return the results."""
+    count = state.count
+    nodes, instances = inputs.nodes.parent.size, inputs.fabric.instances
+    held = np.zeros((0, instances), np.int64)
+    if nodes * instances <= 10_000_000:  # a large table is of no use to anybody
+        slot = state.slot.reshape(nodes, instances)
+        held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
+    return Replay(
+        **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        order=state.order[: count[ARRIVED]],
+        computed_tokens=state.computed_tokens,
+        reused_tokens=state.reused_tokens,
+        generated_tokens=state.generated_tokens,
+        busy_ticks=np.ascontiguousarray(state.instance["busy_ticks"]),
+        held_token_ticks=np.ascontiguousarray(state.instance["held_token_ticks"]),
+        pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
+        nic_work_bytes=float(state.nic_work[0]),
+        held_blocks=held,
+        global_held_blocks=state.store["stored"].astype(np.int64),
+        counts={
+            "events": int(count[EVENTS]),
+            "steps": int(count[STEPS]),
+            "runs": int(count[RUNS]),
+            "evicted_blocks": int(count[EVICTED]),
+        },
+        end_tick=int(now),
     )
