@@ -10,7 +10,7 @@ held of a path is always a prefix of it.
 
 from __future__ import annotations
 
-from smetric_model.simulate._jit import jit
+from smetric_model.simulate._jit import part
 from smetric_model.simulate._state import (
     EVICTED,
     FREE_SLOT,
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@jit
+@part
 def all_hits(s, w, request, instances):
     """Blocks of the request's path that each instance holds, into ``s.hits``."""
     s.hits[:] = 0
@@ -61,7 +61,7 @@ def all_hits(s, w, request, instances):
             break
 
 
-@jit
+@part
 def _unlink(s, instance, slot):
     older, newer = s.slots[slot].older, s.slots[slot].newer
     if older >= 0:
@@ -74,14 +74,14 @@ def _unlink(s, instance, slot):
         s.instance[instance].newest = older
 
 
-@jit
+@part
 def _free_slot(s, instances, instance, slot):
     s.slot[s.slots[slot].node * instances + instance] = -1
     s.slots[slot].newer = s.count[FREE_SLOT]
     s.count[FREE_SLOT] = slot
 
 
-@jit
+@part
 def admit_path(s, w, request, instance, instances, block_tokens, total):
     """Pin the path and reserve KV for the rest of ``total`` tokens.
 
@@ -131,7 +131,7 @@ def admit_path(s, w, request, instance, instances, block_tokens, total):
     return held
 
 
-@jit
+@part
 def insert_path(s, w, request, instance, instances):
     """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
     added = 0
@@ -147,7 +147,7 @@ def insert_path(s, w, request, instance, instances):
     return added
 
 
-@jit
+@part
 def release_path(s, w, request, instance, instances, block_tokens):
     """Give back the KV of a completed request; its blocks stay, the last one the oldest."""
     s.instance[instance].free += s.request[request].private
@@ -171,7 +171,7 @@ def release_path(s, w, request, instance, instances, block_tokens):
         node = w.nodes[node].parent
 
 
-@jit
+@part
 def global_hit(s, w, request):
     """Blocks of the path that the global tier holds."""
     held = 0
@@ -183,7 +183,7 @@ def global_hit(s, w, request):
     return held
 
 
-@jit
+@part
 def _global_unlink(s, node):
     older, newer = s.store[node].older, s.store[node].newer
     if older >= 0:
@@ -196,7 +196,7 @@ def _global_unlink(s, node):
         s.count[GLOBAL_TAIL] = older
 
 
-@jit
+@part
 def _global_append(s, node):
     newest = s.count[GLOBAL_TAIL]
     s.store[node].older = newest
@@ -208,7 +208,7 @@ def _global_append(s, node):
     s.count[GLOBAL_TAIL] = node
 
 
-@jit
+@part
 def global_touch(s, w, request):
     """Move what is stored of a path to the end of the list."""
     node = w.requests[request].leaf
@@ -219,7 +219,7 @@ def global_touch(s, w, request):
         node = w.nodes[node].parent
 
 
-@jit
+@part
 def global_write(s, w, request, capacity):
     """Store a path and touch it; returns the blocks that were missing."""
     written = 0

@@ -9,7 +9,7 @@ is kind · 2³² + number.
 
 from __future__ import annotations
 
-from smetric_model.simulate._jit import jit
+from smetric_model.simulate._jit import part
 from smetric_model.simulate._state import QUEUE
 
 __all__ = ["KIND", "pop_event", "push_event", "set_timer", "stop_timer"]
@@ -17,7 +17,7 @@ __all__ = ["KIND", "pop_event", "push_event", "set_timer", "stop_timer"]
 KIND = 32  # bits of a number in a code
 
 
-@jit
+@part
 def push_event(s, tick, code):
     """Add an event of a request."""
     place = s.count[QUEUE]
@@ -35,7 +35,7 @@ def push_event(s, tick, code):
     s.event[place].code = code
 
 
-@jit
+@part
 def pop_event(s):
     """Remove the first event (read it before)."""
     s.count[QUEUE] -= 1
@@ -66,14 +66,14 @@ def pop_event(s):
     s.event[place].code = code
 
 
-@jit
+@part
 def _before(s, one, two):
     if s.timer[one].tick != s.timer[two].tick:
         return s.timer[one].tick < s.timer[two].tick
     return s.timer[one].code < s.timer[two].code
 
 
-@jit
+@part
 def _settle(s, timer, place):
     """Move a timer from ``place`` to where it belongs."""
     heap = s.timer_heap
@@ -100,7 +100,7 @@ def _settle(s, timer, place):
     s.timer[timer].place = place
 
 
-@jit
+@part
 def set_timer(s, timer, tick, code):
     """Set or move a timer."""
     s.timer[timer].tick = tick
@@ -112,7 +112,7 @@ def set_timer(s, timer, tick, code):
     _settle(s, timer, place)
 
 
-@jit
+@part
 def stop_timer(s, timer):
     """Remove a timer, if it is set."""
     place = s.timer[timer].place

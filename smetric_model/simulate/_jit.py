@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["fingerprint", "jit"]
+__all__ = ["fingerprint", "jit", "part"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,16 @@ _OTHERS = ("../analytic/step_time.py", "../routing/compiled.py", "../routing/tie
 
 def jit(function: F) -> F:
     """Compile a function on its first call, or into its caller; not kept on disk."""
-    return cast(F, numba.njit(function))
+    return cast(F, numba.njit(error_model="numpy")(function))
+
+
+def part(function: F) -> F:
+    """Compile a function into its caller only: nothing but compiled code can call it.
+
+    Without the entry for Python, which would unpack every table, it compiles far sooner.
+    """
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+    return cast(F, numba.njit(**options)(function))
 
 
 def source_files() -> list[Path]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from smetric_model.simulate._heaps import KIND, set_timer, stop_timer
-from smetric_model.simulate._jit import jit
+from smetric_model.simulate._jit import part
 from smetric_model.simulate._state import NIC_NOW
 
 __all__ = [
@@ -29,13 +29,13 @@ __all__ = [
 _LINK = 1 << KIND
 
 
-@jit
+@part
 def overlap(w, start, end):
     """Ticks of [start, end] inside the window."""
     return max(0, min(end, w.window.end) - max(start, w.window.start))
 
 
-@jit
+@part
 def _kind(w, link):
     """Row of the flow tables: reads, writes, PCIe."""
     if link < 2 * w.fabric.nodes:
@@ -43,7 +43,7 @@ def _kind(w, link):
     return 2
 
 
-@jit
+@part
 def _add(s, w, link, work, request):
     kind = _kind(w, link)
     if s.link[link].flows == 0:
@@ -61,7 +61,7 @@ def _add(s, w, link, work, request):
     s.link[link].flows += 1
 
 
-@jit
+@part
 def pop_flow(s, w, link):
     """Take out the transfer that is done; returns its request."""
     kind = _kind(w, link)
@@ -72,14 +72,14 @@ def pop_flow(s, w, link):
     return request
 
 
-@jit
+@part
 def _ticks_left(s, w, link):
     first = s.link[link].first_flow
     left = (s.tag[_kind(w, link), first] - s.link[link].served) / s.link[link].rate
     return max(0, int(math.ceil(left * 1e12)))
 
 
-@jit
+@part
 def advance_nics(s, w, now):
     """Bring all NICs to the present."""
     before = s.count[NIC_NOW]
@@ -92,7 +92,7 @@ def advance_nics(s, w, now):
     s.count[NIC_NOW] = now
 
 
-@jit
+@part
 def _rates(s, w, only, more):
     """Set every class's rate, or (``only`` a node) return that of a read with ``more`` of them."""
     nodes = w.fabric.nodes
@@ -134,20 +134,20 @@ def _rates(s, w, only, more):
     return result
 
 
-@jit
+@part
 def _slowest(w, busiest):
     if busiest == 0.0:
         return w.fabric.flow_nic_bytes_per_s
     return min(w.fabric.flow_nic_bytes_per_s, w.fabric.node_nic_bytes_per_s / busiest)
 
 
-@jit
+@part
 def nic_rate(s, w, node):
     """Rate of a read that started now on a node."""
     return _rates(s, w, node, 1)
 
 
-@jit
+@part
 def schedule_nics(s, w, now):
     """Set the rates, and the timer of the transfer that is done next."""
     _rates(s, w, -1, 0)
@@ -164,7 +164,7 @@ def schedule_nics(s, w, now):
         set_timer(s, timer, now + best, _LINK + at)
 
 
-@jit
+@part
 def start_nic(s, w, link, work, request, now):
     """Start a transfer on a class of the NICs."""
     advance_nics(s, w, now)
@@ -172,7 +172,7 @@ def start_nic(s, w, link, work, request, now):
     schedule_nics(s, w, now)
 
 
-@jit
+@part
 def advance_pcie(s, w, instance, now):
     """Bring an instance's PCIe link to the present."""
     link = 2 * w.fabric.nodes + instance
@@ -184,7 +184,7 @@ def advance_pcie(s, w, instance, now):
     s.link[link].now = now
 
 
-@jit
+@part
 def schedule_pcie(s, w, instance, now):
     """Set the rate of an instance's PCIe link, and its timer."""
     link = 2 * w.fabric.nodes + instance
@@ -196,7 +196,7 @@ def schedule_pcie(s, w, instance, now):
     set_timer(s, timer, now + _ticks_left(s, w, link), _LINK + link)
 
 
-@jit
+@part
 def start_pcie(s, w, instance, size, request, now):
     """Start a transfer over an instance's PCIe link."""
     advance_pcie(s, w, instance, now)

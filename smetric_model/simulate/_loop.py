@@ -21,7 +21,7 @@ from smetric_model.simulate._caches import (
     release_path,
 )
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
-from smetric_model.simulate._jit import jit
+from smetric_model.simulate._jit import part
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
@@ -50,7 +50,7 @@ _FETCHED, _ARRIVAL, _READY = 2 << KIND, 3 << KIND, 4 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
-@jit
+@part
 def loop(s, w, first, skip):
     """Run until the window's requests are done; ``first`` are the fixed arrivals in order."""
     now = 0
@@ -120,7 +120,7 @@ def loop(s, w, first, skip):
     return now
 
 
-@jit
+@part
 def _wake(s, w, instance, now, cut):
     """Instance if it is idle; else −1, and its run of steps is cut short (where ``cut``)."""
     if s.instance[instance].step_start < 0:
@@ -130,7 +130,7 @@ def _wake(s, w, instance, now, cut):
     return -1
 
 
-@jit
+@part
 def _stop(s, timer):
     """Remove the first timer of all (cheaper than any)."""
     s.timer[timer].place = -1
@@ -143,7 +143,7 @@ def _stop(s, timer):
         set_timer(s, last, s.timer[last].tick, s.timer[last].code)
 
 
-@jit
+@part
 def _on_arrival(s, w, request, now):
     s.out[request].arrival = now
     s.order[s.count[ARRIVED]] = request
@@ -182,7 +182,7 @@ def _on_arrival(s, w, request, now):
     push_event(s, now + w.requests[request].host_ticks, _READY + request)
 
 
-@jit
+@part
 def _next_turn(s, w, request, now):
     following = w.requests[request].following
     if following >= 0 and w.requests[following].arrival_tick < 0:
@@ -192,7 +192,7 @@ def _next_turn(s, w, request, now):
 # --- steps --------------------------------------------------------------------------------------
 
 
-@jit
+@part
 def begin_step(s, w, instance, now, skip):
     """Schedule a step on an instance that runs none."""
     batch = s.instance[instance].decoding_count
@@ -272,7 +272,7 @@ def begin_step(s, w, instance, now, skip):
     set_timer(s, instance, now + ticks, instance)
 
 
-@jit
+@part
 def _ticks(s, w, instance, steps):
     batch = s.instance[instance].decoding_count
     return run_ticks(
@@ -285,7 +285,7 @@ def _ticks(s, w, instance, steps):
     )
 
 
-@jit
+@part
 def _steps_by(s, w, instance, tick):
     """First step of the run that ends at ``tick`` or later; the last one if none does."""
     low, high = 1, s.instance[instance].run_steps
@@ -299,7 +299,7 @@ def _steps_by(s, w, instance, tick):
     return low
 
 
-@jit
+@part
 def _cut(s, w, instance, now):
     """End a run with the step in progress; one that ends right now has ended already."""
     if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
@@ -311,7 +311,7 @@ def _cut(s, w, instance, now):
         set_timer(s, instance, tick, instance)
 
 
-@jit
+@part
 def _next_edge(w, now):
     """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
     if now < w.window.start:
@@ -322,13 +322,13 @@ def _next_edge(w, now):
     return min(edge, w.window.end)
 
 
-@jit
+@part
 def _credit(table, w, instance, now, tokens):
     if w.window.start <= now < w.window.end:
         table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
-@jit
+@part
 def end_step(s, w, instance, now):
     """Take in what a step, or a run of steps, has done."""
     start = s.instance[instance].step_start
@@ -389,7 +389,7 @@ def end_step(s, w, instance, now):
     s.instance[instance].prefilling_count = kept
 
 
-@jit
+@part
 def _completing(s, instance, first, count):
     found = 0
     for place in range(first, count):
@@ -399,7 +399,7 @@ def _completing(s, instance, first, count):
     return found
 
 
-@jit
+@part
 def _prefilled(s, w, instance, request, computing, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s.out[request].first_token = now
@@ -430,7 +430,7 @@ def _prefilled(s, w, instance, request, computing, now):
         _complete(s, w, instance, request, now)
 
 
-@jit
+@part
 def _complete(s, w, instance, request, now):
     s.out[request].done = now
     release_path(s, w, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
@@ -443,13 +443,13 @@ def _complete(s, w, instance, request, now):
 # --- KV and links -------------------------------------------------------------------------------
 
 
-@jit
+@part
 def _usable(w, blocks, prompt):
     tokens = min(blocks * w.engine.cache_block_tokens, prompt - 1)
     return tokens // w.engine.block_tokens * w.engine.block_tokens
 
 
-@jit
+@part
 def _admit(s, w, instance, request, now):
     prompt = w.requests[request].prompt_tokens
     total = prompt + w.requests[request].output_tokens
@@ -485,13 +485,13 @@ def _admit(s, w, instance, request, now):
     return True
 
 
-@jit
+@part
 def _nic_work(w, tokens, busy):
     size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
     return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
 
 
-@jit
+@part
 def _start_fetch(s, w, instance, request, local, fetched, now):
     node = instance // w.fabric.instances_per_node
     work = 0.0
@@ -519,7 +519,7 @@ def _start_fetch(s, w, instance, request, local, fetched, now):
     return True
 
 
-@jit
+@part
 def _on_link(s, w, link, now):
     if link < 2 * w.fabric.nodes:
         advance_nics(s, w, now)
@@ -537,7 +537,7 @@ def _on_link(s, w, link, now):
         push_event(s, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
 
 
-@jit
+@part
 def _add_held(s, w, instance, now):
     inside = overlap(w, s.instance[instance].held_since, now)
     s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)

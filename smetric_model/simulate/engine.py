@@ -29,7 +29,7 @@ def _compiled() -> Any:
             return 0
         return loop(s, w, first, skip)
 
-    return njit(cache=True)(simulator_loop)
+    return njit(cache=True, error_model="numpy")(simulator_loop)
 
 
 def is_compiled() -> bool:

@@ -616,6 +616,6 @@ class _Cluster:
         out.held_blocks = np.stack([per_node(i.cache.cached) for i in self.instances], axis=1)
         out.global_held_blocks = per_node(self.global_tier.blocks)
         self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
-        out.counts = dict(self.counts)
+        out.counts = {"steps": 0, **self.counts}
         out.end_tick = now
         return out
