@@ -23,10 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.latency import prefill_steps, prefill_time_s
-from smetric_model.analytic.loaded import LoadedInstance, SloProbability
-from smetric_model.analytic.queueing import fitting_counts, state_dependent_queue
+from smetric_model.analytic.loaded import BatchLaw, LoadedInstance, SloProbability
+from smetric_model.analytic.queueing import (
+    bursty_queue,
+    busy_period_counts,
+    condensed,
+    fitting_counts,
+)
 from smetric_model.analytic.step_time import StepModel, step_time_s
-from smetric_model.errors import SpecError
+from smetric_model.errors import SpecError, UnstableError
 
 __all__ = [
     "ColocatedInstance",
@@ -237,19 +242,20 @@ class ColocatedInstance:
         batches = np.arange(1.0, self.fits_ratio.size + 1.0)
         grid, table = self._prefill_grid
         prefill = np.interp(batches - 1.0, grid, table.mean(axis=1))
-        step = step_time_s(self.model, 0, 0, batches, self.decode_context_tokens)
-        # a larger batch never completes less: an engine may run a smaller one
-        rate = np.maximum.accumulate(
-            np.atleast_1d(1.0 / (prefill + self.mean_output_tokens * step / batches))
-        )
-        return np.asarray(np.cumsum(self.fits_ratio * np.diff(rate, prepend=0.0)))
+        return self._of_fitting(1.0 / (prefill + self._decode_share_s))
 
-    def _rate_with_wait(self, wait_s: float) -> NDArray[np.float64]:
-        """Completion rate where prefills wait for each other (see :meth:`states`)."""
-        others = 1.0 - 1.0 / np.arange(1.0, self.batches.size + 1.0)
-        free = np.append(self.fits_ratio[1:], 0.0)
-        rate = 1.0 / (1.0 / self.completion_rate_rps + wait_s * others * free / self.batches)
-        return np.maximum.accumulate(rate)
+    @cached_property
+    def _decode_share_s(self) -> NDArray[np.float64]:
+        """Engine time of a request's decode in a batch of 1, 2, …: O T_d(l) / l [s]."""
+        batches = np.arange(1.0, self.fits_ratio.size + 1.0)
+        step = step_time_s(self.model, 0, 0, batches, self.decode_context_tokens)
+        return np.asarray(self.mean_output_tokens * step / batches)
+
+    def _of_fitting(self, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Mean of a rate over how many of 1, 2, … present fit the pool."""
+        # a larger batch never completes less: an engine may run a smaller one
+        rate = np.maximum.accumulate(rate)
+        return np.asarray(np.cumsum(self.fits_ratio * np.diff(rate, prepend=0.0)))
 
     @property
     def stability_rps(self) -> float:
@@ -275,40 +281,81 @@ class ColocatedInstance:
 
     # --- at one rate ------------------------------------------------------------------------
 
-    def states(self, rate_rps: float) -> tuple[NDArray[np.float64], float]:
-        r"""Return P(0..b) of the number present, and the tail's ratio, at ``rate_rps``.
+    def batch_law(self, rate_rps: float) -> BatchLaw:
+        r"""Return the stationary law of the batch at ``rate_rps``.
 
-        Present are those with KV, and those that wait for it.  Equal sharing would give
-        ``µ(l)``.  Prefill is served first come, first served and before decode instead: a request
-        starts to decode with the prefills behind it that arrived during its own and during the
-        M/G/1 wait ``W`` before that.  As a stage of its own, ``µ(l) = 1 / (w + (O T_d(l) + ρ W)/l)``
-        with ``ρ = λ w`` gives for ``T_d = a`` the mean stay ``w + (O a + ρ (W + w)) / (1 - ρ)``
-        that this discipline has.  A request alone meets no others, and one that waits for KV has
-        waited for prefills meanwhile.
+        Prefill goes before decode, so that decode has a clock of its own that stands still while
+        prefills add their marginal time.  On that clock requests come in bursts, all those that a
+        busy period of the prefill queue serves (M/G/1, marginal times, its mean ``1 / (1 - ρ)``),
+        at the rate λ of first arrivals, and ``l`` decoding requests complete at ``l / (O T_d(l))``:
+        :func:`~smetric_model.analytic.queueing.bursty_queue`.  While all places are taken the
+        prefills are admitted one completion at a time, the instance completes µ(b) on the true
+        clock, and an excess of ``x`` waiting requests lasts ``(1 + x) / (µ(b) - λ)``.  Of a burst's
+        excess K - n the share 1 - ρ is there when the places run out; the rest would have come
+        during prefills that are put off.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Arrival rate [requests/s].
+
+        Returns
+        -------
+        BatchLaw
+
+        Raises
+        ------
+        UnstableError
+            At :attr:`stability_rps` or above.
         """
-        probabilities, ratio = state_dependent_queue(rate_rps, self.completion_rate_rps)
-        if not ratio < 1:
-            return probabilities, ratio
-        for _ in range(3):
-            batch = self.mean_in_service(probabilities, ratio)
-            work = self.prefill_s(max(batch - 1.0, 0.0))
-            load = min(rate_rps * float(work.mean()), 0.999)
-            wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
-            probabilities, ratio = state_dependent_queue(
-                rate_rps, self._rate_with_wait(load * wait)
+        if not rate_rps < self.stability_rps:
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s; an instance bears {self.stability_rps:.4g}", "engine"
             )
-        return probabilities, ratio
+        beside = 0.0
+        law = None
+        for _ in range(2):
+            law = self._batch_law(rate_rps, beside)
+            beside = max(law.mean_running - 1.0, 0.0)
+        assert law is not None
+        return law
 
-    def mean_in_service(self, probabilities: NDArray[np.float64], ratio: float) -> float:
-        """Return the mean number in service for what :meth:`states` returned."""
-        counts = np.concatenate(([0.0], self.batches))
-        beyond = probabilities[-1] * ratio / (1 - ratio)
-        return float(probabilities @ counts + beyond * counts[-1])
+    def _batch_law(self, rate_rps: float, beside: float) -> BatchLaw:
+        work = self.prefill_s(beside)
+        load = min(rate_rps * float(work.mean()), 0.995)
+        decode_rate = self._of_fitting(1.0 / self._decode_share_s)
+        places = decode_rate.size
+        sample, share = condensed(work)
+        scale = load / (rate_rps * float(work.mean())) if load > 0 else 1.0
+        over = busy_period_counts(sample * scale, share, rate_rps, places)
+        weights, bursts = bursty_queue(rate_rps, over, decode_rate)
+        # bursts that fill all places, and what they leave waiting
+        missing = places - np.arange(places)
+        excess = 1.0 / (1.0 - load) - np.cumsum(over[:places])[missing - 1]
+        entry = bursts @ (over[missing - 1] + (1.0 - load) * np.maximum(excess, 0.0))
+        spare = self.stability_rps - rate_rps
+        # the true clock: with n prefills of a busy period over the next one stops decode for w
+        stopped = load * np.convolve(weights, over[:places])[:places]
+        opened = weights + stopped
+        total = float(opened.sum() + entry / spare)
+        present, full = opened / total, float(entry / spare / total)
+
+        batches = np.append(0.0, self.batches[:-1])
+        prefilling = self.stability_rps * float(self.prefill_s(self.max_batch - 1.0).mean())
+        decoding = float(present @ batches) + full * max(self.max_batch - min(prefilling, 1.0), 0.0)
+        wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
+        # tokens see a batch as often as it makes them
+        step_s = np.append(1.0, self.decode_step_s[:-1])
+        made = weights * batches / step_s
+        made_full = full * self.stability_rps / rate_rps
+        tokens = made / max(float(made.sum()), 1e-300) * max(1.0 - made_full, 0.0)
+        return BatchLaw(
+            present, full, tokens, min(made_full, 1.0), decoding, decoding + min(load, 1.0), wait
+        )
 
     def mean_batch(self, rate_rps: float) -> float:
         """Return the mean number in service at ``rate_rps``; ``nan`` without a steady state."""
-        probabilities, ratio = self.states(rate_rps)
-        return self.mean_in_service(probabilities, ratio) if ratio < 1 else float("nan")
+        return self.batch_law(rate_rps).mean_running if rate_rps < self.stability_rps else np.nan
 
     def at_rate(
         self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float

@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.latency import prefill_steps
-from smetric_model.analytic.queueing import DiscreteWork, compound_cdf
+from smetric_model.analytic.queueing import DiscreteWork, compound_cdf, condensed
 from smetric_model.analytic.step_time import step_time_s
 
 if TYPE_CHECKING:
@@ -72,6 +72,34 @@ class SloProbability:
     ttft: _Array
     tpot: _Array
     both: _Array
+
+
+class BatchLaw(NamedTuple):
+    """Stationary law of an instance's batch.
+
+    Attributes
+    ----------
+    present : ndarray, shape (b,)
+        P(l decoding or waiting for KV), l = 0 … b - 1.
+    full : float
+        P(all b places taken): with ``present`` it sums to 1.
+    tokens : ndarray, shape (b,)
+        Share of the output tokens made with l present; index as ``present``.
+    tokens_full : float
+        Share made with all places taken.
+    mean_decoding, mean_running : float
+        Mean sequences that decode; prefills included.
+    prefill_wait_s : float
+        M/G/1 wait of the marginal prefill times [s].
+    """
+
+    present: _Array
+    full: float
+    tokens: _Array
+    tokens_full: float
+    mean_decoding: float
+    mean_running: float
+    prefill_wait_s: float
 
 
 class _Group(NamedTuple):
@@ -105,8 +133,8 @@ class LoadedInstance:
         self.ttft_limit_s = ttft_limit_s
         self.tpot_limit_s = tpot_limit_s
         mix = instance.mix
-        probabilities, ratio = instance.states(rate_rps)
-        self.mean_batch = instance.mean_in_service(probabilities, ratio)
+        self.law = instance.batch_law(rate_rps)
+        self.mean_batch = self.law.mean_running
         self._new = mix.prompt_tokens - mix.hit_tokens
         self._steps = np.maximum(mix.output_tokens - 1.0, 0.0)
 
@@ -114,7 +142,7 @@ class LoadedInstance:
         work = instance.prefill_s(beside)
         self._work_s = work
         self.prefill_load = rate_rps * float(work.mean())
-        decode_s = self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(probabilities[0]))
+        decode_s = self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(self.law.present[0]))
         chunk = max(instance.token_budget - self.mean_batch, 1.0)
         self._chunk_s = float(work.sum() / self._new.sum()) * chunk
         stretch = 1.0 + decode_s / self._chunk_s if self._chunk_s > 0 else 1.0
@@ -128,13 +156,13 @@ class LoadedInstance:
         self._share_slope = fills * load / (1 + load)
         self._share_load = fills * load
 
-        sample = _compressed(work)
+        sample, share = condensed(work, 128)
         ahead = sample * stretch
-        mean, second = float(ahead.mean()), float((ahead * ahead).mean())
+        mean, second = float(ahead @ share), float((ahead * ahead) @ share)
         decay = second / (2 * mean) / max(1 - rate_rps * mean, 1e-3) if mean > 0 else 1.0
-        self._law = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), points=1 << 14)
-        self._waiting = self._law.waiting_cdf(rate_rps)
-        self._sample_s = sample
+        self._ahead = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), share, 1 << 14)
+        self._waiting = self._ahead.waiting_cdf(rate_rps)
+        self._sample = sample, share
         # equally likely waits, and their means by bin
         self._waits_s = self._quantiles_of_wait((np.arange(_WAIT_POINTS) + 0.5) / _WAIT_POINTS)
         cuts = (_BIN_EDGES * _WAIT_POINTS).round().astype(int)
@@ -142,55 +170,55 @@ class LoadedInstance:
             float(self._waits_s[low:high].mean())
             for low, high in zip(cuts[:-1], cuts[1:], strict=True)
         ]
-        self.groups, self.kv_wait_s = self._groups(probabilities, ratio)
+        self.groups, self.kv_wait_s = self._groups()
         own_batches = {group.batch for group in self.groups}
         self._own_prefill_s = {b: self._own_prefill_of(b) for b in own_batches}
         self._own_step_s = {b: self._decode_step_of(b) for b in own_batches}
         # prefills that the other places of a full instance allow beside each request
-        places = max(instance.max_batch - 1.0, 0.0)
+        context = mix.prompt_tokens + 0.5 * mix.output_tokens + instance.fixed_state_tokens
+        beside_mean = max(instance.pool_tokens - instance.mean_resident_tokens, 1.0)
+        left = np.maximum(instance.pool_tokens - context, 0.0) / beside_mean
+        places = max(instance.max_batch - 1.0, 0.0) * left
         self._most_prefills = places * self._steps / max(instance.mean_output_tokens, 1.0)
 
     # --- states -----------------------------------------------------------------------------
 
-    def _groups(self, probabilities: _Array, ratio: float) -> tuple[list[_Group], float]:
+    def _groups(self) -> tuple[list[_Group], float]:
         """Arrivals by the batch they will run in, and the mean wait of those blocked [s]."""
-        instance = self.instance
-        batches, free = instance.batches, instance.fits_ratio
-        rates = instance.completion_rate_rps
-        opened = probabilities[:-1] * free
+        instance, law = self.instance, self.law
+        batches, free, rates = instance.batches, instance.fits_ratio, instance.completion_rate_rps
+        taken = law.present * (1.0 - free)
+        blocked = float(taken.sum()) + law.full
         groups = []
-        cumulated = np.cumsum(opened)
-        if cumulated[-1] > 0:
-            index = np.minimum((cumulated / cumulated[-1] * _GROUPS - 1e-9).astype(int), _GROUPS - 1)
+        cumulated = np.cumsum(law.tokens)
+        if cumulated[-1] > 0 and blocked < 1:
+            index = np.minimum(
+                (cumulated / cumulated[-1] * _GROUPS - 1e-9).astype(int), _GROUPS - 1
+            )
+            # one that finds room starts below the largest batch; one that waited starts in it
+            share = (1.0 - blocked) / cumulated[-1]
             for g in np.unique(index):
                 members = index == g
-                weight = float(opened[members].sum())
+                weight = float(law.tokens[members].sum())
                 if weight > 0:
-                    batch = float(opened[members] @ batches[members]) / weight
-                    groups.append(_Group(weight, batch, False))
-        blocked = probabilities[:-1] * (1.0 - free)
-        present = np.arange(batches.size, dtype=float)
-        ahead = present - np.concatenate(([0.0], batches[:-1])) + 1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            wait = np.where(
-                blocked > 0, blocked * ahead / np.concatenate(([np.inf], rates[:-1])), 0.0
-            )
-        tail = float(probabilities[-1])
-        beyond = tail / (1 - ratio)
-        last = batches.size - batches[-1] + 1.0
-        total_wait = float(wait.sum()) + (beyond * last + tail * ratio / (1 - ratio) ** 2) / rates[-1]
-        weight = float(blocked.sum()) + beyond
-        if weight <= 0:
+                    batch = float(law.tokens[members] @ batches[np.flatnonzero(members) - 1])
+                    groups.append(_Group(weight * share, max(batch / weight, 1.0), False))
+        if blocked <= 0:
             return groups, 0.0
-        batch = (float(blocked @ np.concatenate(([1.0], batches[:-1]))) + beyond * batches[-1]) / weight
-        groups.append(_Group(weight, max(batch, 1.0), True))
-        # variability of a request's engine time on a full instance
+        present = np.arange(batches.size, dtype=float)
+        ahead = present - np.append(0.0, batches[:-1]) + 1.0
+        wait = float(taken[1:] @ (ahead[1:] / rates[:-1]))
+        ratio = self.rate_rps / rates[-1]
+        beyond = batches.size - batches[-1] + 1.0 + ratio / (1.0 - ratio)
+        wait += law.full * beyond / rates[-1]
+        groups.append(_Group(blocked, float(batches[-1]), True))
+        # what a full pool is short of is KV x time: the variability of a request's share of it
         full = float(batches[-1])
-        time = instance.prefill_s(full - 1.0) + instance.mix.output_tokens * (
-            self._step_s(full) / full
-        )
-        variability = float(time.var() / time.mean() ** 2)
-        return groups, total_wait / weight * 0.5 * (1.0 + variability)
+        mix = instance.mix
+        stay = full * float(self._work_s.mean()) + mix.output_tokens * self._step_s(full)
+        held = stay * (mix.prompt_tokens + 0.5 * mix.output_tokens + instance.fixed_state_tokens)
+        variability = float(held.var() / held.mean() ** 2)
+        return groups, wait / blocked * 0.5 * (1.0 + variability)
 
     def _step_s(self, batch: float) -> float:
         instance = self.instance
@@ -215,7 +243,7 @@ class LoadedInstance:
     # --- wait -------------------------------------------------------------------------------
 
     def _quantiles_of_wait(self, shares: _Array) -> _Array:
-        grid = np.arange(self._waiting.size) * self._law.step_s
+        grid = np.arange(self._waiting.size) * self._ahead.step_s
         return np.asarray(np.interp(shares, self._waiting, grid))
 
     def _shared_base_s(self, own: _Array) -> _Array:
@@ -234,8 +262,8 @@ class LoadedInstance:
         spare = limit_s - self.instance.mix.before_prefill_s[rows] - own
         if group.blocked:
             kv = 1.0 - np.exp(-np.maximum(spare, 0.0) / max(self.kv_wait_s, 1e-12))
-            return np.asarray(self._law.at(self._waiting, spare) * kv)
-        return np.asarray(self._law.at(self._waiting, self._longest_wait(own, spare)))
+            return np.asarray(self._ahead.at(self._waiting, spare) * kv)
+        return np.asarray(self._ahead.at(self._waiting, self._longest_wait(own, spare)))
 
     def _longest_wait(self, own: _Array, spare: _Array) -> _Array:
         """Wait at which wait and shared work fill the spare time; below 0 where none does."""
@@ -249,8 +277,8 @@ class LoadedInstance:
         if self.prefill_load >= 1:
             return float("inf")
         total = 0.0
-        mean = self.rate_rps * self._law.second_moment_s2 / (
-            2 * max(1 - self.rate_rps * self._law.mean_s, 1e-9)
+        mean = self.rate_rps * self._ahead.second_moment_s2 / (
+            2 * max(1 - self.rate_rps * self._ahead.mean_s, 1e-9)
         )
         for group in self.groups:
             if group.blocked:
@@ -287,7 +315,7 @@ class LoadedInstance:
         shortest = min(float(own.min()) for own in self._own_prefill_s.values())
         longest = max(float(own.max()) for own in self._own_prefill_s.values())
         before = mix.before_prefill_s
-        top = longest + float(before.max()) + self._law.horizon_s + 25 * self.kv_wait_s
+        top = longest + float(before.max()) + self._ahead.horizon_s + 25 * self.kv_wait_s
         top += self._under_way_s + self._shared_s
         grid = np.geomspace((shortest + float(before.min())) * 0.999, top, 240)
         cdf = [
@@ -303,9 +331,7 @@ class LoadedInstance:
 
     def mean_decode_s(self) -> float:
         """Return the mean time from first to last token, stalls included [s]."""
-        own = sum(g.weight * float(self._own_prefill_s[g.batch].mean()) for g in self.groups)
-        idle = sum(g.weight * float((self._steps * self._own_step_s[g.batch]).mean()) for g in self.groups)
-        return max(self.mean_batch / self.rate_rps - own, idle)
+        return self.law.mean_decoding / self.rate_rps
 
     def _behind_s(
         self, group: _Group, wait_s: float, rows: slice | NDArray[np.intp]
@@ -324,7 +350,7 @@ class LoadedInstance:
         steps = self._steps[rows]
         allowance = steps * limit_s
         stalls = _StallLaw(
-            self._sample_s,
+            *self._sample,
             self.rate_rps,
             float(allowance.min()),
             float(allowance.max())
@@ -405,17 +431,6 @@ class LoadedInstance:
         return _invert(np.asarray(cdf), grid, shares)
 
 
-def _compressed(work_s: _Array, bins: int = 256) -> _Array:
-    """Stand-in of fewer equally likely values: means of equal parts of the ordered sample.
-
-    Each of the largest values stands for itself where that is possible.
-    """
-    if work_s.size <= 2 * bins:
-        return work_s
-    parts = np.array_split(np.sort(work_s), 2 * bins)
-    return np.array([float(part.mean()) for part in parts])
-
-
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     if rows.size <= _QUANTILE_REQUESTS:
         return rows
@@ -469,6 +484,7 @@ class _StallLaw:
     def __init__(
         self,
         work_s: _Array,
+        weights: _Array,
         rate_rps: float,
         shortest_s: float,
         longest_s: float,
@@ -477,7 +493,7 @@ class _StallLaw:
         # an interval is never shorter than the allowance nor longer than all waits together
         levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
         self.arrivals = _Table(
-            levels, [compound_cdf(work_s, rate_rps * float(t), "poisson") for t in levels]
+            levels, [compound_cdf(work_s, weights, rate_rps * float(t), "poisson") for t in levels]
         )
         self.places: _Table | None = None
         self.most_prefills = np.maximum(most_prefills, 1e-6)
@@ -490,7 +506,7 @@ class _StallLaw:
                 _LEVELS,
             )
             self.places = _Table(
-                counts, [compound_cdf(work_s, float(m), "fixed") for m in counts]
+                counts, [compound_cdf(work_s, weights, float(m), "fixed") for m in counts]
             )
 
     def within(self, interval_s: _Array, spare_s: _Array) -> _Array:

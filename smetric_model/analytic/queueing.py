@@ -12,7 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "DiscreteWork",
+    "busy_period_counts",
+    "bursty_queue",
     "compound_cdf",
+    "condensed",
     "erlang_c",
     "fitting_counts",
     "number_in_system",
@@ -161,8 +164,120 @@ def fitting_counts(
     return fits
 
 
+def condensed(
+    work: ArrayLike, bins: int = 32
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a weighted sample that stands for a long one: means of parts of the ordered values.
+
+    The parts shrink towards the largest values (each holds half of what is left in ``bins / 4``
+    steps), so that heavy tails keep their second moment; the mean is kept exactly.
+
+    Parameters
+    ----------
+    work : array_like of float, shape (n,)
+        Sample.
+    bins : int
+        About a quarter of the values wanted for each halving of the tail.
+
+    Returns
+    -------
+    values, weights : ndarray
+        Weights sum to 1.
+    """
+    ordered = np.sort(np.asarray(work, dtype=float))
+    if ordered.size <= 2 * bins:
+        return ordered, np.full(ordered.size, 1.0 / ordered.size)
+    tail = 0.5 ** (np.arange(1, 4 * bins) * 4.0 / bins)
+    cuts = np.unique(np.concatenate(([0], (ordered.size * (1.0 - tail)).round().astype(int))))
+    cuts = cuts[cuts < ordered.size]
+    counts = np.diff(np.append(cuts, ordered.size))
+    return np.add.reduceat(ordered, cuts) / counts, counts / ordered.size
+
+
+def busy_period_counts(
+    work_s: ArrayLike, weights: ArrayLike, rate_rps: float, most: int
+) -> NDArray[np.float64]:
+    r"""Return P(K > 0), P(K > 1), … of the number served in a busy period of M/G/1.
+
+    .. math:: \hat K(z) = z\, \hat F\big(λ (1 - \hat K(z))\big)
+
+    (Takács, 1955), solved by Newton's method on a circle and inverted by a damped transform.
+
+    Parameters
+    ----------
+    work_s, weights : array_like of float, shape (n,)
+        Sample of the service times [s] and the weight of each, which sum to 1.
+    rate_rps : float
+        Arrival rate, λ; λ times the mean work must be below 1 [requests/s].
+    most : int
+        Largest count wanted.
+
+    Returns
+    -------
+    ndarray, shape (most + 1,)
+        P(K > n) for n = 0 … most.
+    """
+    work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
+    points = 1 << int(np.ceil(np.log2(2 * most + 16)))
+    radius = 10.0 ** (-8.0 / points)
+    z = radius * np.exp(-2j * np.pi * np.arange(points // 2 + 1) / points)
+    count = z.copy()
+    for turn in range(40):
+        factor = share * np.exp(-rate_rps * work * (1.0 - count[:, None]))
+        value = z * factor.sum(axis=1)
+        error = count - value
+        if np.abs(error).max() < 1e-12:
+            break
+        # plain iteration contracts and keeps inside the unit circle; Newton finishes
+        slope = 1.0 - z * (factor @ (rate_rps * work)) if turn >= 4 else 1.0
+        count = count - error / slope
+    pmf = np.fft.irfft(count, n=points) / radius ** np.arange(points)
+    return np.asarray(np.clip(1.0 - np.cumsum(pmf[: most + 1]), 0.0, 1.0))
+
+
+def bursty_queue(
+    burst_rate_rps: float, burst_over: NDArray[np.float64], completion_rate_rps: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Return the stationary law of the number present where arrivals come in bursts.
+
+    Level crossings: what leaves state ``l`` downwards is what jumps over it upwards,
+
+    .. math:: µ(l)\, π(l) = λ \sum_{j < l} π(j)\, P(K > l - 1 - j).
+
+    For bursts of one this is :func:`state_dependent_queue`.
+
+    Parameters
+    ----------
+    burst_rate_rps : float
+        Rate of bursts, λ [1/s].
+    burst_over : ndarray, shape (>= b + 1,)
+        P(K > n) of the size of a burst, n = 0 ….
+    completion_rate_rps : array_like of float, shape (b,)
+        Total completion rate with 1, …, b present [requests/s].
+
+    Returns
+    -------
+    weights : ndarray, shape (b,)
+        Stationary law of 0 … b - 1, up to a factor.
+    over : ndarray, shape (b,)
+        With the same factor, the rate of bursts that find ``j`` present: ``λ π(j)``.
+    """
+    rates = np.asarray(completion_rate_rps, dtype=float)
+    size = rates.size
+    weights = np.zeros(size)
+    weights[0] = 1.0
+    backwards = burst_over[:size][::-1]
+    for level in range(1, size):
+        jumps = weights[:level] @ backwards[size - level :]
+        weights[level] = burst_rate_rps * jumps / rates[level - 1]
+        if weights[level] > 1e200:
+            weights[: level + 1] /= weights[level]
+    return weights, burst_rate_rps * weights
+
+
 def compound_cdf(
     work_s: ArrayLike,
+    weights: ArrayLike,
     mean_count: float,
     count: Literal["poisson", "fixed"],
     points: int = 1 << 11,
@@ -174,8 +289,8 @@ def compound_cdf(
 
     Parameters
     ----------
-    work_s : array_like of float, shape (n,)
-        Equally likely works [s].
+    work_s, weights : array_like of float, shape (n,)
+        Sample of the works [s] and the weight of each, which sum to 1.
     mean_count : float
         Mean number of works, m >= 0.
     count : {"poisson", "fixed"}
@@ -191,10 +306,10 @@ def compound_cdf(
     step_s : float
         Step of the grid [s].
     """
-    work = np.asarray(work_s, dtype=float)
-    mean, second = float(work.mean()), float((work * work).mean())
+    work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
+    mean, second = float(work @ share), float((work * work) @ share)
     horizon = mean_count * mean + 10.0 * np.sqrt(mean_count * second)
-    law = DiscreteWork(work, max(horizon, 1.02 * float(work.max())), points=points)
+    law = DiscreteWork(work, max(horizon, 1.02 * float(work.max())), share, points)
     if count == "poisson":
         return law.arrived_cdf(mean_count, 1.0), law.step_s
     return law.sum_cdf(mean_count), law.step_s
