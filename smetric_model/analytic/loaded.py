@@ -25,9 +25,10 @@ M/G/c: Lee and Longton, 1959).  While it waits so does the prefill queue: the lo
 counts, not the sum.
 
 **Stalls.**  A decoding request waits for every prefill that enters a step beside it: those that
-arrived while it waited for its own first token and are still to come, and those that arrive while
-it decodes.  Over an allowance ``y`` that is compound Poisson over ``W + own prefill + y`` (less
-the surplus ``e``, which is over by then).  A full instance stalls it less: a prefill needs a free
+arrived while it waited for its own first token (less the surplus ``e``, which is over by then),
+those that arrive during its own steps, and those that arrive during either of these prefills.
+With own steps of ``y`` seconds in all that is a compound Poisson number of *busy periods* of the
+prefill queue, at rate λ over ``W + own prefill + y``.  A full instance stalls it less: a prefill needs a free
 place, and each of the other ``N - 1`` places is refilled once per mean output, so that a request
 of O tokens meets no more than about ``(N - 1) O / E[O]`` prefills.
 """
@@ -36,13 +37,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.latency import prefill_steps
-from smetric_model.analytic.queueing import DiscreteWork, compound_cdf, condensed
+from smetric_model.analytic.queueing import BusyPeriods, DiscreteWork, condensed
 from smetric_model.analytic.step_time import step_time_s
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ _BIN_EDGES = np.array([0.0, 0.3, 0.6, 0.8, 0.92, 1.0])  # waits told apart where
 _WAIT_POINTS = 400  # equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
+_COARSER = 3.0  # a grid serves intervals that reach up to this much further than its first
+_FEWEST = 1e-3  # places that count as none
 
 
 @dataclass(frozen=True)
@@ -334,7 +338,7 @@ class LoadedInstance:
         return self.law.mean_decoding / self.rate_rps
 
     def _behind_s(
-        self, group: _Group, wait_s: float, rows: slice | NDArray[np.intp]
+        self, group: _Group, wait_s: float, rows: NDArray[np.intp] | NDArray[np.bool_]
     ) -> _Array:
         """Interval whose arrivals are still to be prefilled when each request starts to decode."""
         own = self._own_prefill_s[group.batch][rows]
@@ -343,35 +347,38 @@ class LoadedInstance:
         shared = self._shared(own, wait_s)
         return np.maximum(own + wait_s + shared - shared / self.prefill_load, 0.0)
 
+    @cached_property
+    def _stalls(self) -> _StallLaw:
+        """Law of stalls over all intervals that occur."""
+        several = self._steps > 0
+        shortest, longest = np.inf, 0.0
+        for group in self.groups:
+            own = (self._steps * self._own_step_s[group.batch])[several]
+            for wait in (0.0,) if group.blocked else (self._bin_wait_s[0], self._bin_wait_s[-1]):
+                interval = own + self._behind_s(group, wait, several)
+                shortest = min(shortest, float(interval.min()))
+                longest = max(longest, float(interval.max()))
+        return _StallLaw(
+            *self._sample, self.rate_rps, shortest, longest, self._most_prefills[several]
+        )
+
     def _tpot_within(
         self, limit_s: float, rows: NDArray[np.intp]
     ) -> list[tuple[_Group, list[_Array]]]:
         """P(TPOT <= limit) by group and bin of the wait, for requests of two tokens or more."""
         steps = self._steps[rows]
-        allowance = steps * limit_s
-        stalls = _StallLaw(
-            *self._sample,
-            self.rate_rps,
-            float(allowance.min()),
-            float(allowance.max())
-            + max(self._bin_wait_s)
-            + self._shared_s
-            + max(float(own.max()) for own in self._own_prefill_s.values()),
-            self._most_prefills[rows],
-        )
+        most = self._most_prefills[rows]
         result = []
         for group in self.groups:
-            spare = allowance - steps * self._own_step_s[group.batch][rows]
+            own = steps * self._own_step_s[group.batch][rows]
             waits = [0.0] if group.blocked else self._bin_wait_s
-            result.append(
-                (
-                    group,
-                    [
-                        stalls.within(allowance + self._behind_s(group, wait, rows), spare)
-                        for wait in waits
-                    ],
+            parts = [
+                self._stalls.within(
+                    own + self._behind_s(group, wait, rows), most, steps * limit_s - own
                 )
-            )
+                for wait in waits
+            ]
+            result.append((group, parts))
         return result
 
     def slo_probability(self) -> SloProbability:
@@ -490,27 +497,37 @@ class _StallLaw:
         longest_s: float,
         most_prefills: _Array,
     ):
-        # an interval is never shorter than the allowance nor longer than all waits together
+        mean, second = float(work_s @ weights), float((work_s * work_s) @ weights)
+        largest = float(work_s.max())
+        load = min(rate_rps * mean, 0.995)
+        scale = load / (rate_rps * mean) if load > 0 else 1.0
         levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
-        self.arrivals = _Table(
-            levels, [compound_cdf(work_s, weights, rate_rps * float(t), "poisson") for t in levels]
-        )
+        spread = np.sqrt(rate_rps * levels * second / (1 - load) ** 3)
+        reach = np.maximum(levels * load / (1 - load) + 8 * spread, 1.02 * largest)
+        laws: list[tuple[_Array, float]] = []
+        busy = None
+        for level, horizon in zip(levels, reach, strict=True):
+            if busy is None or horizon > top:
+                top = float(horizon) * _COARSER
+                busy = BusyPeriods(work_s * scale, weights, rate_rps, top)
+            laws.append((busy.delay_cdf(float(level)), busy.step_s))
+        self.arrivals = _Table(levels, laws)
         self.places: _Table | None = None
-        self.most_prefills = np.maximum(most_prefills, 1e-6)
+        most = np.maximum(most_prefills, _FEWEST)
         # a large pool never limits how many prefills come
-        binding = rate_rps * longest_s > most_prefills - 4 * np.sqrt(most_prefills)
+        binding = rate_rps * longest_s / (1 - load) > most - 4 * np.sqrt(most)
         if binding.any():
-            counts = np.geomspace(
-                float(self.most_prefills.min()),
-                float(self.most_prefills.max()) * (1 + 1e-9),
-                _LEVELS,
-            )
-            self.places = _Table(
-                counts, [compound_cdf(work_s, weights, float(m), "fixed") for m in counts]
-            )
+            counts = np.geomspace(float(most.min()), float(most.max()) * (1 + 1e-9), _LEVELS)
+            laws = []
+            for count in counts:
+                horizon = count * mean + 8 * np.sqrt(count * second)
+                law = DiscreteWork(work_s, max(horizon, 1.02 * largest), weights, 1 << 10)
+                laws.append((law.sum_cdf(float(count)), law.step_s))
+            self.places = _Table(counts, laws)
 
-    def within(self, interval_s: _Array, spare_s: _Array) -> _Array:
+    def within(self, interval_s: _Array, most_prefills: _Array, spare_s: _Array) -> _Array:
         within = self.arrivals.at(interval_s, spare_s)
         if self.places is not None:
-            within = np.maximum(within, self.places.at(self.most_prefills, spare_s))
+            most = np.maximum(most_prefills, _FEWEST)
+            within = np.maximum(within, self.places.at(most, spare_s))
         return within

@@ -5,12 +5,13 @@ Everything here is about one server and knows nothing of LLMs.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "BusyPeriods",
     "DiscreteWork",
     "busy_period_counts",
     "bursty_queue",
@@ -275,44 +276,77 @@ def bursty_queue(
     return weights, burst_rate_rps * weights
 
 
-def compound_cdf(
-    work_s: ArrayLike,
-    weights: ArrayLike,
-    mean_count: float,
-    count: Literal["poisson", "fixed"],
-    points: int = 1 << 11,
-) -> tuple[NDArray[np.float64], float]:
-    r"""Return the law of a random number of independent works.
+class BusyPeriods:
+    r"""Busy periods of M/G/1 on a grid, and the time by which they delay an interrupted task.
 
-    .. math:: \hat S = e^{m (\hat F - 1)} \quad\text{or}\quad
-              \hat S = \hat F^{\lfloor m \rfloor} (1 - f + f \hat F),\; f = m - \lfloor m \rfloor
+    .. math:: \hat B(z) = \hat F\big(z\, e^{-λ h (1 - \hat B(z))}\big)
+
+    for works on a grid of step h (Takács, 1955), by Newton's method on a circle.  A task of
+    length ``y`` that every arrival interrupts, for its own work and for what arrives meanwhile,
+    is over after ``y`` plus a compound Poisson number ``λ y`` of busy periods.
 
     Parameters
     ----------
     work_s, weights : array_like of float, shape (n,)
         Sample of the works [s] and the weight of each, which sum to 1.
-    mean_count : float
-        Mean number of works, m >= 0.
-    count : {"poisson", "fixed"}
-        Law of the number; ``fixed`` takes one of the two whole numbers around the mean.
+    rate_rps : float
+        Arrival rate, λ; λ times the mean work must be below 1 [requests/s].
+    horizon_s : float
+        Longest delay of interest [s].
     points : int
-        Size of the transform; half of it is the law's grid.
-
-    Returns
-    -------
-    cdf : ndarray, shape (points // 2,)
-        P(sum <= x) at ``x = 0, step_s, 2 step_s, …``; the grid reaches ten standard deviations
-        above the mean, and above the largest work.
-    step_s : float
-        Step of the grid [s].
+        Size of the transform; half of it is the grid.
     """
-    work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
-    mean, second = float(work @ share), float((work * work) @ share)
-    horizon = mean_count * mean + 10.0 * np.sqrt(mean_count * second)
-    law = DiscreteWork(work, max(horizon, 1.02 * float(work.max())), share, points)
-    if count == "poisson":
-        return law.arrived_cdf(mean_count, 1.0), law.step_s
-    return law.sum_cdf(mean_count), law.step_s
+
+    def __init__(
+        self,
+        work_s: ArrayLike,
+        weights: ArrayLike,
+        rate_rps: float,
+        horizon_s: float,
+        points: int = 1 << 10,
+    ):
+        work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
+        self.rate_rps = rate_rps
+        self.points = points
+        half = points // 2
+        self.step_s = horizon_s / (half - 1)
+        position = np.minimum(work / self.step_s, half)  # longer is late whatever it is
+        low = position.astype(int)
+        pmf = np.bincount(low, share * (1 - (position - low)), minlength=half + 2)
+        pmf += np.bincount(low + 1, share * (position - low), minlength=half + 2)
+        places = np.flatnonzero(pmf)
+        pmf = pmf[places]
+        radius = 10.0 ** (-8.0 / points)
+        self._damping = radius ** np.arange(half)
+        log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
+        per_step = rate_rps * self.step_s
+        busy = np.zeros(half + 1, dtype=complex)
+        for turn in range(40):
+            terms = pmf * np.exp((log_z - per_step * (1.0 - busy))[:, None] * places)
+            error = busy - terms.sum(axis=1)
+            if np.abs(error).max() < 1e-9:
+                break
+            # plain iteration contracts and keeps inside the unit circle; Newton finishes
+            slope = 1.0 - per_step * (terms @ places) if turn >= 2 else 1.0
+            busy = busy - error / slope
+        self._busy = busy
+
+    def delay_cdf(self, interval_s: float) -> NDArray[np.float64]:
+        """Return the law of the delay by the arrivals of an interval and what they bring along.
+
+        Parameters
+        ----------
+        interval_s : float
+            Length of the interval [s].
+
+        Returns
+        -------
+        ndarray, shape (points // 2,)
+            P(delay <= x) at ``x = 0, step_s, 2 step_s, …``.
+        """
+        transform = np.exp(self.rate_rps * interval_s * (self._busy - 1.0))
+        pmf = np.fft.irfft(transform, n=self.points)[: self.points // 2] / self._damping
+        return np.asarray(np.clip(np.cumsum(pmf), 0.0, 1.0))
 
 
 class DiscreteWork:
