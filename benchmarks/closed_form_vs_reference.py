@@ -218,7 +218,13 @@ def compare(case: Case, requests: int, seeds: int) -> list[dict[str, object]]:
 
     saturation = [
         reference.saturation_rps(
-            case.model, case.mix, requests, seed, case.pool_tokens, **case.engine
+            case.model,
+            case.mix,
+            1.3 * instance.stability_rps,
+            requests,
+            seed,
+            case.pool_tokens,
+            **case.engine,
         )
         for seed in range(seeds)
     ]
@@ -226,9 +232,7 @@ def compare(case: Case, requests: int, seeds: int) -> list[dict[str, object]]:
     true = float(np.mean(saturation))
     for load in LOADS:
         rate = load * true
-        closed = (
-            predicted(case, instance, rate) if rate < instance.stability_rps else {}
-        )
+        closed = predicted(case, instance, rate) if rate < instance.stability_rps else {}
         runs = [simulated(case, rate, requests, 100 + seed) for seed in range(seeds)]
         for name in closed:
             line(load, name, closed[name], [r[name] for r in runs])
@@ -270,7 +274,7 @@ def main() -> None:
     pd.set_option("display.width", 250, "display.max_columns", 60, "display.max_rows", 500)
     for load in ("", *LOADS):
         part = table[table["load"] == load]
-        wide = part.pivot(index="case", columns="quantity", values="deviation")
+        wide = part.pivot_table(index="case", columns="quantity", values="deviation")
         wide = wide.reindex(index=part["case"].unique(), columns=part["quantity"].unique())
         print(f"\ndeviation of the closed form{f' at {load} of saturation' if load else ''}")
         print(wide.to_string(float_format=lambda x: f"{x:+.3f}"))

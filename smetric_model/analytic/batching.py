@@ -7,10 +7,13 @@ decode steps it sits in, so that an instance with ``l`` requests in service comp
 
 requests per second in total (DESIGN §3).  ``w(d)`` is the *marginal* time of the prefill steps
 beside ``d`` decodes: mixed steps read the weights once.  The number in service is capped by the
-KV pool, ``b = pool / E[context of a running request]``; those above wait for KV space.
+KV pool: as many contexts as fit when they are taken as they come (a renewal count, not the pool
+over the mean context); those above wait for KV space.
 
 What is assumed: Poisson arrivals at each instance (a router that spreads better waits less),
-independent requests, first-come-first-served prefill, and within one request a constant batch.
+independent requests, first-come-first-served prefill that goes before decode, and within one
+request a constant batch.  ``docs/instance-model.md`` derives the laws and says how far they are
+from a step-by-step simulation.
 """
 
 from __future__ import annotations
@@ -22,14 +25,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic.busy_periods import bursty_queue, busy_period_counts, condensed
 from smetric_model.analytic.latency import prefill_steps, prefill_time_s
 from smetric_model.analytic.loaded import BatchLaw, LoadedInstance, SloProbability
-from smetric_model.analytic.queueing import (
-    bursty_queue,
-    busy_period_counts,
-    condensed,
-    fitting_counts,
-)
+from smetric_model.analytic.queueing import fitting_counts
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError, UnstableError
 
@@ -40,6 +39,7 @@ __all__ = [
     "SloProbability",
     "tpot_ceiling_rps",
 ]
+
 
 @dataclass(frozen=True)
 class RequestMix:
@@ -220,7 +220,7 @@ class ColocatedInstance:
         grid, table = self._prefill_grid
         upper = int(np.clip(np.searchsorted(grid, decode_batch), 1, max(grid.size - 1, 1)))
         if grid.size == 1:
-            return table[0]
+            return np.asarray(table[0])
         share = np.clip(
             (decode_batch - grid[upper - 1]) / (grid[upper] - grid[upper - 1]), 0.0, 1.0
         )
@@ -375,7 +375,9 @@ class ColocatedInstance:
         -------
         LoadedInstance
         """
-        return LoadedInstance(self, rate_rps, ttft_limit_s, tpot_limit_s)
+        # an idle instance is the limit of a small rate
+        rate = max(rate_rps, 1e-9 * self.stability_rps)
+        return LoadedInstance(self, rate, ttft_limit_s, tpot_limit_s)
 
     def slo_probability(
         self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float

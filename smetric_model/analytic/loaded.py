@@ -28,13 +28,14 @@ counts, not the sum.
 arrived while it waited for its own first token (less the surplus ``e``, which is over by then),
 those that arrive during its own steps, and those that arrive during either of these prefills.
 With own steps of ``y`` seconds in all that is a compound Poisson number of *busy periods* of the
-prefill queue, at rate λ over ``W + own prefill + y``.  A full instance stalls it less: a prefill needs a free
-place, and each of the other ``N - 1`` places is refilled once per mean output, so that a request
-of O tokens meets no more than about ``(N - 1) O / E[O]`` prefills.
+prefill queue, at rate λ over ``W + own prefill + y``.  A full instance stalls it less: a prefill
+needs a free place, and each of the other ``N - 1`` places is refilled once per mean output, so
+that a request of O tokens meets no more than about ``(N - 1) O / E[O]`` prefills.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,8 +44,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic.busy_periods import BusyPeriods, condensed
 from smetric_model.analytic.latency import prefill_steps
-from smetric_model.analytic.queueing import BusyPeriods, DiscreteWork, condensed
+from smetric_model.analytic.queueing import DiscreteWork
 from smetric_model.analytic.step_time import step_time_s
 
 if TYPE_CHECKING:
@@ -54,8 +56,9 @@ __all__ = ["LoadedInstance", "SloProbability"]
 
 _Array = NDArray[np.float64]
 
-_GROUPS = 6  # batch sizes told apart
-_BIN_EDGES = np.array([0.0, 0.3, 0.6, 0.8, 0.92, 1.0])  # waits told apart where TPOT depends on them
+_GROUPS = 4  # batch sizes told apart
+#: waits told apart where TPOT depends on them
+_BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
 _WAIT_POINTS = 400  # equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
@@ -166,13 +169,12 @@ class LoadedInstance:
         decay = second / (2 * mean) / max(1 - rate_rps * mean, 1e-3) if mean > 0 else 1.0
         self._ahead = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), share, 1 << 14)
         self._waiting = self._ahead.waiting_cdf(rate_rps)
-        self._sample = sample, share
+        self._sample = condensed(work, 24)
         # equally likely waits, and their means by bin
         self._waits_s = self._quantiles_of_wait((np.arange(_WAIT_POINTS) + 0.5) / _WAIT_POINTS)
         cuts = (_BIN_EDGES * _WAIT_POINTS).round().astype(int)
         self._bin_wait_s = [
-            float(self._waits_s[low:high].mean())
-            for low, high in zip(cuts[:-1], cuts[1:], strict=True)
+            float(self._waits_s[low:high].mean()) for low, high in itertools.pairwise(cuts)
         ]
         self.groups, self.kv_wait_s = self._groups()
         own_batches = {group.batch for group in self.groups}
@@ -233,9 +235,7 @@ class LoadedInstance:
     def _own_prefill_of(self, batch: float) -> _Array:
         """Time of the steps that carry each request's own prefill [s]."""
         steps = prefill_steps(self._new, self.instance.token_budget, batch - 1.0)
-        return np.asarray(
-            self.instance.prefill_s(batch - 1.0) + steps * self._step_s(batch - 1.0)
-        )
+        return np.asarray(self.instance.prefill_s(batch - 1.0) + steps * self._step_s(batch - 1.0))
 
     def _decode_step_of(self, batch: float) -> _Array:
         """Decode step of a batch that holds each request, at its mean context [s]."""
@@ -252,15 +252,15 @@ class LoadedInstance:
 
     def _shared_base_s(self, own: _Array) -> _Array:
         """Work of later arrivals in the last step that does not depend on the wait [s]."""
-        return np.asarray(
-            self._share_load * np.maximum(own - self._shared_s, 0.0)
-        )
+        return np.asarray(self._share_load * np.maximum(own - self._shared_s, 0.0))
 
     def _shared(self, own: _Array, wait_s: float) -> _Array:
         """Work of later arrivals that leaves with each request, after a wait [s]."""
         return np.minimum(self._shared_base_s(own) + self._share_slope * wait_s, self._shared_s)
 
-    def _ttft_within(self, group: _Group, limit_s: _Array, rows: slice | NDArray[np.intp]) -> _Array:
+    def _ttft_within(
+        self, group: _Group, limit_s: _Array, rows: slice | NDArray[np.intp]
+    ) -> _Array:
         """P(TTFT <= limit) of requests that run in a group."""
         own = self._own_prefill_s[group.batch][rows]
         spare = limit_s - self.instance.mix.before_prefill_s[rows] - own
@@ -281,8 +281,10 @@ class LoadedInstance:
         if self.prefill_load >= 1:
             return float("inf")
         total = 0.0
-        mean = self.rate_rps * self._ahead.second_moment_s2 / (
-            2 * max(1 - self.rate_rps * self._ahead.mean_s, 1e-9)
+        mean = (
+            self.rate_rps
+            * self._ahead.second_moment_s2
+            / (2 * max(1 - self.rate_rps * self._ahead.mean_s, 1e-9))
         )
         for group in self.groups:
             if group.blocked:
@@ -441,7 +443,7 @@ class LoadedInstance:
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     if rows.size <= _QUANTILE_REQUESTS:
         return rows
-    return rows[np.linspace(0, rows.size - 1, _QUANTILE_REQUESTS).round().astype(int)]
+    return np.asarray(rows[np.linspace(0, rows.size - 1, _QUANTILE_REQUESTS).round().astype(int)])
 
 
 def _invert(cdf: _Array, grid: _Array, shares: Sequence[float]) -> list[float]:
@@ -506,6 +508,7 @@ class _StallLaw:
         reach = np.maximum(levels * load / (1 - load) + 8 * spread, 1.02 * largest)
         laws: list[tuple[_Array, float]] = []
         busy = None
+        top = 0.0
         for level, horizon in zip(levels, reach, strict=True):
             if busy is None or horizon > top:
                 top = float(horizon) * _COARSER
