@@ -161,7 +161,9 @@ class ColocatedInstance:
         batch = float(np.clip(self.max_batch * factor, 1.0, self.max_running_requests))
         step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
         prefill = float(self._prefill_of(batch - 1.0).mean())
-        return 1.0 / (prefill + self.mean_output_tokens * step / batch)
+        rate = 1.0 / (prefill + self.mean_output_tokens * step / batch)
+        # a larger pool never completes less: an engine may run a smaller batch
+        return max(rate, self.stability_rps) if factor >= 1 else rate
 
     def _fits(self) -> tuple[NDArray[np.float64], float]:
         """P(at least 1, 2, … running requests fit the pool), and their mean KV [tokens].
