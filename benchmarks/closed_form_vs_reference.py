@@ -1,6 +1,6 @@
 """The closed form of one colocated instance against a step-by-step simulation of it.
 
-    python benchmarks/closed_form_vs_reference.py [--requests 40000] [--out table.csv]
+    python benchmarks/closed_form_vs_reference.py [--requests 20000] [--out table.csv]
 
 Per scenario: saturation rate; at four loads mean batch, TTFT, TPOT (mean, P50, P90) and shares
 within SLO; largest rate with 95 % within SLO and largest tokens/s within SLO.  The closed form's
@@ -256,7 +256,7 @@ def compare(case: Case, requests: int, seeds: int) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=40_000)
+    parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--out", type=Path)

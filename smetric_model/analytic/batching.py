@@ -202,8 +202,9 @@ class ColocatedInstance:
     def _prefill_grid(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Batches d at which the marginal prefill times are tabulated, and those, (d, n)."""
         top = max(float(self.batches[-1]) - 1.0, 0.0)
-        grid = np.unique(np.concatenate(([0.0], np.geomspace(1.0, max(top, 1.0), 6).round())))
-        grid = grid[grid <= max(top, 0.0)] if top >= 1 else np.array([0.0])
+        grid = np.array([0.0])
+        if top > 0:
+            grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
         return grid, np.stack([self._prefill_of(float(d)) for d in grid])
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:

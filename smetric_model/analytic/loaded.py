@@ -36,7 +36,7 @@ that a request of O tokens meets no more than about ``(N - 1) O / E[O]`` prefill
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,6 +62,7 @@ _BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
 _WAIT_POINTS = 400  # equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
+_BISECTIONS = 14  # steps to a quantile
 _COARSER = 3.0  # a grid serves intervals that reach up to this much further than its first
 _FEWEST = 1e-3  # places that count as none
 
@@ -323,15 +324,14 @@ class LoadedInstance:
         before = mix.before_prefill_s
         top = longest + float(before.max()) + self._ahead.horizon_s + 25 * self.kv_wait_s
         top += self._under_way_s + self._shared_s
-        grid = np.geomspace((shortest + float(before.min())) * 0.999, top, 240)
-        cdf = [
-            sum(
-                g.weight * float(self._ttft_within(g, np.full(rows.size, t), rows).mean())
-                for g in self.groups
+
+        def within(limit_s: float) -> float:
+            limits = np.full(rows.size, limit_s)
+            return sum(
+                g.weight * float(self._ttft_within(g, limits, rows).mean()) for g in self.groups
             )
-            for t in grid
-        ]
-        return _invert(np.asarray(cdf), grid, shares)
+
+        return _invert(within, 0.999 * (shortest + float(before.min())), top, shares)
 
     # --- stalls -----------------------------------------------------------------------------
 
@@ -427,17 +427,17 @@ class LoadedInstance:
         slowest = max(float(step[rows].max()) for step in self._own_step_s.values())
         # a request of two tokens may wait for several whole prefills between them
         top = 5 * float(self._work_s.max()) + 20 * slowest
-        grid = np.geomspace(fastest * 0.999, top / max(1.0 - self.prefill_load, 0.05), 60)
-        cdf = []
-        for limit in grid:
-            within = 0.0
-            for group, parts in self._tpot_within(float(limit), rows):
+
+        def within(limit_s: float) -> float:
+            total = 0.0
+            for group, parts in self._tpot_within(limit_s, rows):
                 widths = np.diff(_BIN_EDGES) if len(parts) > 1 else np.ones(1)
-                within += group.weight * sum(
+                total += group.weight * sum(
                     float(w) * float(p.mean()) for w, p in zip(widths, parts, strict=True)
                 )
-            cdf.append(within)
-        return _invert(np.asarray(cdf), grid, shares)
+            return total
+
+        return _invert(within, 0.999 * fastest, top / max(1.0 - self.prefill_load, 0.05), shares)
 
 
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -446,14 +446,19 @@ def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.asarray(rows[np.linspace(0, rows.size - 1, _QUANTILE_REQUESTS).round().astype(int)])
 
 
-def _invert(cdf: _Array, grid: _Array, shares: Sequence[float]) -> list[float]:
-    values = np.maximum.accumulate(cdf)
-    return [
-        float(np.exp(np.interp(share, values, np.log(grid))))
-        if values[-1] >= share
-        else float("inf")
-        for share in shares
-    ]
+def _invert(
+    cdf: Callable[[float], float], low_s: float, high_s: float, shares: Sequence[float]
+) -> list[float]:
+    """Quantiles by bisection on the logarithm; ``inf`` where the law ends below a share."""
+    complete = cdf(high_s)
+    found = []
+    for share in shares:
+        low, high = low_s, high_s
+        for _ in range(_BISECTIONS if share <= complete else 0):
+            middle = float(np.sqrt(low * high))
+            low, high = (low, middle) if cdf(middle) >= share else (middle, high)
+        found.append(high if share <= complete else float("inf"))
+    return found
 
 
 class _Table:

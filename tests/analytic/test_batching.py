@@ -18,7 +18,13 @@ from smetric_model.catalog.llm import get_llm
 from smetric_model.errors import SpecError, UnstableError
 
 SPEC = InstanceSpec(
-    get_llm("Qwen3-Coder-30B-A3B-Instruct"), get_gpu("H20"), 1, 1, "vllm", "graph", token_budget=8192
+    get_llm("Qwen3-Coder-30B-A3B-Instruct"),
+    get_gpu("H20"),
+    1,
+    1,
+    "vllm",
+    "graph",
+    token_budget=8192,
 )
 MODEL = step_model(SPEC)
 POOL = float(local_tier(SPEC).tokens)

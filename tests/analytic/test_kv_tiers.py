@@ -86,7 +86,7 @@ def test_without_reuse():
 
 
 def sessions(seed, span_s, rate_rps):
-    """Turns of sessions that grow by a few blocks each: (time, blocks of the prompt, new blocks)."""
+    """Turns of growing sessions: (time, session, blocks reused, blocks of the prompt)."""
     random = np.random.default_rng(seed)
     turns = []
     for start in np.cumsum(random.exponential(1 / rate_rps, int(span_s * rate_rps))):
@@ -127,7 +127,7 @@ def test_characteristic_time_against_lru(capacity):
     seen = [(c, s, o, n) for c, s, o, n in turns if seen_from <= c < until]
     last = {}
     gaps = {}
-    for clock, session, old, new in turns:
+    for clock, session, old, _ in turns:
         gaps[clock, session, old] = clock - last.get(session, -np.inf)
         last[session] = clock
     reused = [(i, turn) for i, turn in enumerate(seen) if turn[2] > 0]

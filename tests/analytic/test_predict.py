@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,18 @@ from smetric_model.workload.trace import load_trace
 DATA = Path(__file__).parents[2] / "data"
 BASE = Scenario.from_toml(DATA / "scenarios" / "agents-small.toml")
 TRACE = load_trace(DATA / "traces" / "agents-small.parquet")
-TRACE = TRACE.take(np.arange(700))
+TRACE = TRACE.take(np.arange(300))
 REUSES = ("none", "tiers", "ideal")
+
+
+@cache
+def demand(budget):
+    return demand_of(BASE.replace(**{"engine.token_budget": budget}), TRACE)
 
 
 def prediction_of(reuse, **changes):
     scenario = BASE.replace(**changes)
-    return Prediction(scenario, demand_of(scenario, TRACE), reuse)
+    return Prediction(scenario, demand(changes.get("engine.token_budget", 8192)), reuse)
 
 
 @given(
@@ -34,7 +40,7 @@ def prediction_of(reuse, **changes):
     load=st.floats(0.02, 0.97),
     tpot=st.floats(0.01, 0.2),
 )
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_outcomes_keep_every_identity(reuse, instances, tier, budget, load, tpot):
     prediction = prediction_of(
         reuse,
@@ -51,7 +57,7 @@ def test_outcomes_keep_every_identity(reuse, instances, tier, budget, load, tpot
             prediction.outcome(rate)
         return
     outcome = prediction.outcome(rate)
-    assert check_identities(outcome) == []
+    assert not check_identities(outcome)
     assert outcome["valid"] is True
     parts = [outcome.number(f"{name}_ratio") for name in ("local", "global", "recomputed")]
     assert sum(parts) == pytest.approx(1.0)
@@ -65,10 +71,10 @@ def test_outcomes_keep_every_identity(reuse, instances, tier, budget, load, tpot
 
 
 @given(rate=st.floats(0.5, 10.0))
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_a_larger_tier_never_lowers_reuse(rate):
     reused = []
-    for tier in (0.0, 1e9, 20e9, 200e9, 4000e9):
+    for tier in (0.0, 1e9, 20e9, 1200e9):
         hits = prediction_of(
             "tiers",
             **{"global_tier.bytes_per_node": tier, "global_tier.recompute_if_faster": False},
@@ -94,7 +100,7 @@ def test_reuse_orders_saturation():
 
 def test_a_rate_too_high_names_what_saturates():
     prediction = prediction_of("none")
-    with pytest.raises(UnstableError, match="compute|kv") as caught:
+    with pytest.raises(UnstableError, match=r"(compute|kv) saturates") as caught:
         prediction.outcome(1.01 * prediction.stability_rps)
     assert caught.value.resource in ("compute", "kv")
     assert prediction.within_slo(1.01 * prediction.stability_rps) == (0.0, 0.0)
@@ -109,8 +115,7 @@ def test_a_rate_too_high_names_what_saturates():
 def test_shares_within_slo_fall_with_the_rate():
     prediction = prediction_of("none")
     shares = [
-        prediction.within_slo(load * prediction.stability_rps)[0]
-        for load in (0.05, 0.3, 0.6, 0.9)
+        prediction.within_slo(load * prediction.stability_rps)[0] for load in (0.05, 0.3, 0.6, 0.9)
     ]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > shares[-1]
@@ -140,7 +145,7 @@ def test_unservable_requests():
     outcome = predict(scenario, "none", TRACE)
     assert outcome.number("unservable_ratio") == pytest.approx(longer / len(TRACE))
     assert outcome.number("arrival_rate_rps") == pytest.approx(2.0)
-    assert check_identities(outcome) == []
+    assert not check_identities(outcome)
 
 
 def test_what_is_not_modelled_says_so():

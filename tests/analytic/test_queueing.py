@@ -68,9 +68,7 @@ def test_linear_step_time_gives_negative_binomial(fixed, slope, prefill, output,
     p, per_level = rate * (prefill + output * slope), rate * output * fixed
     size = 1 + per_level / p
     assert probabilities[0] == pytest.approx((1 - p) ** size, rel=1e-6)
-    assert number_in_system(probabilities, ratio)[0] == pytest.approx(
-        size * p / (1 - p), rel=1e-5
-    )
+    assert number_in_system(probabilities, ratio)[0] == pytest.approx(size * p / (1 - p), rel=1e-5)
 
 
 def test_no_steady_state_is_nan():
@@ -82,9 +80,9 @@ def test_no_steady_state_is_nan():
 # --- fitting -------------------------------------------------------------------------------------
 
 
-@given(size=st.floats(1.0, 40.0))
-def test_equal_sizes_fit_whole_times(size):
-    assert fitting_counts([size], [1.0], 100.0, 1000).sum() == np.floor(100.0 / size)
+@given(size=st.integers(1, 400), capacity=st.integers(400, 5000))
+def test_equal_sizes_fit_whole_times(size, capacity):
+    assert fitting_counts([size], [1.0], capacity, 10_000).sum() == capacity // size
 
 
 def test_random_sizes_fit_as_drawn():
@@ -185,7 +183,9 @@ def test_busy_period_means(load, seed):
 @given(load=LOADS, size=st.integers(2, 60))
 def test_bursts_of_one_are_a_birth_death_queue(load, size):
     rates = np.arange(1.0, size + 1)
-    weights, bursts = bursty_queue(load * size, np.zeros(size + 1) + (np.arange(size + 1) == 0), rates)
+    weights, bursts = bursty_queue(
+        load * size, np.zeros(size + 1) + (np.arange(size + 1) == 0), rates
+    )
     probabilities, _ = state_dependent_queue(load * size, rates)
     assert weights / weights.sum() == pytest.approx(
         probabilities[:-1] / probabilities[:-1].sum(), rel=1e-9

@@ -34,7 +34,13 @@ def load_reference():
 
 reference = load_reference()
 SPEC = InstanceSpec(
-    get_llm("Qwen3-Coder-30B-A3B-Instruct"), get_gpu("H20"), 1, 1, "vllm", "graph", token_budget=8192
+    get_llm("Qwen3-Coder-30B-A3B-Instruct"),
+    get_gpu("H20"),
+    1,
+    1,
+    "vllm",
+    "graph",
+    token_budget=8192,
 )
 MODEL = step_model(SPEC)
 POOL = float(local_tier(SPEC).tokens)
@@ -56,7 +62,10 @@ def some_mix(seed, size=50, longest=40_000):
 
 
 @given(
-    prompt=st.integers(2, 60_000), output=st.integers(1, 300), cached=st.floats(0, 1), beside=st.floats(0, 1)
+    prompt=st.integers(2, 60_000),
+    output=st.integers(1, 300),
+    cached=st.floats(0, 1),
+    beside=st.floats(0, 1),
 )
 @settings(max_examples=15)
 def test_one_request_alone_is_request_latency(prompt, output, cached, beside):
