@@ -1,7 +1,7 @@
 """Compiled KV caches: per instance and global, as lists of radix nodes in order of use.
 
-What an instance holds of a node (a number of blocks, from the node's beginning), who pins it and its
-place in the list of unused nodes stands in a *slot*; ``slot[node · instances + instance]`` says
+What an instance holds of a node (a number of blocks, from the node's beginning), who pins it and
+its place in the list of unused nodes stands in a *slot*; ``slot[node · instances + instance]`` says
 which, so that the instances' slots of one node lie side by side for the router.  A path leaves the
 list as a whole and returns leaf first, so the list's order is tail first among equals, and what is
 held of a path is always a prefix of it.

@@ -1,8 +1,8 @@
 """Compilation of the simulator.
 
-Numba's cache on disk notices a change only of the file in which the cached function stands.  So only
-one function is cached (:mod:`smetric_model.simulate.engine`), everything it calls is compiled into
-it, and its key holds a fingerprint of every file that it depends on.
+Numba's cache on disk notices a change only of the file in which the cached function stands.  So
+only one function is cached (:mod:`smetric_model.simulate.engine`), everything it calls is compiled
+into it, and its key holds a fingerprint of every file that it depends on.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def jit(function: F) -> F:
     return cast(F, numba.njit(error_model="numpy")(function))
 
 
-def part(function: F) -> F:
+def part(function: Any) -> Any:
     """Compile a function into its caller only: nothing but compiled code can call it.
 
     Without the entry for Python, which would unpack every table, it compiles far sooner.
     """
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
-    return cast(F, numba.njit(**options)(function))
+    compiler: Any = numba.njit
+    return compiler(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function)
 
 
 def source_files() -> list[Path]:

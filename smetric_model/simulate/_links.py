@@ -76,7 +76,7 @@ def pop_flow(s, w, link):
 def _ticks_left(s, w, link):
     first = s.link[link].first_flow
     left = (s.tag[_kind(w, link), first] - s.link[link].served) / s.link[link].rate
-    return max(0, int(math.ceil(left * 1e12)))
+    return max(0, math.ceil(left * 1e12))
 
 
 @part

@@ -1,14 +1,12 @@
 """Compiled simulator: the rules of ``docs/simulate.md``, decode-only steps in closed form.
 
 A step that only decodes leaves everything as it is but the sequences' lengths, so that steps until
-the first of them is complete are one *run*.  Whatever wakes the instance meanwhile cuts the run after
-the step in progress.
+the first of them is complete are one *run*.  Whatever wakes the instance meanwhile cuts the run
+after the step in progress.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
-
-import numpy as np
 
 from smetric_model.routing.compiled import choose
 from smetric_model.simulate._caches import (
@@ -56,8 +54,6 @@ def loop(s, w, first, skip):
     now = 0
     at = 0
     while True:
-        if now >= w.window.end and s.count[PENDING] == 0:
-            break
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
         if s.timer_size[0] > 0:
@@ -72,6 +68,9 @@ def loop(s, w, first, skip):
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
         if source < 0:
+            break
+        if tick >= w.window.end and s.count[PENDING] == 0:
+            now = max(now, w.window.end)
             break
         if tick > w.window.drain_end:
             now = w.window.drain_end
@@ -116,7 +115,10 @@ def loop(s, w, first, skip):
         if s.instance[instance].step_start >= 0:
             s.instance[instance].busy_ticks += overlap(w, s.instance[instance].step_start, now)
             if s.instance[instance].step_is_run:
-                s.count[STEPS] += _steps_by(s, w, instance, now + 1) - 1
+                done = _steps_by(s, w, instance, now + 1) - 1
+                s.count[STEPS] += done
+                start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
+                _credit(s.generated_tokens, w, instance, start, batch * done)
     return now
 
 

@@ -54,6 +54,8 @@ _OUT = _record(
         " instance reason local_tokens fetched_tokens charge"
     }
 )
+#: results that are −1 where something did not happen
+_ABSENT = (_OUT.names or ())[:10]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
@@ -170,13 +172,12 @@ def new_state(inputs: Inputs) -> State:
 
     count = ints(13)
     count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
-    times = ("arrival ready admitted fetch_start fetch_done first_step first_token done").split()
     return State(
         count=count,
         nic_work=np.zeros(1),
         random=np.full(1, inputs.seed, np.uint64),
         request=_table(_REQUEST, requests, next_waiting=-1),
-        out=_table(_OUT, requests, instance=-1, reason=-1, **dict.fromkeys(times, -1)),
+        out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
             _INSTANCE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class Replay:
         """Arrays of the right shapes."""
         n = inputs.requests.turn.size
         instances, bins = inputs.fabric.instances, inputs.window.bins
-        times = {
+        times: dict[str, Any] = {
             name: np.full(n, -1, np.int64)
             for name in (
                 "arrival",
@@ -198,10 +198,10 @@ class Replay:
                 "reason",
             )
         }
-        tokens = {
+        tokens: dict[str, Any] = {
             name: np.zeros(n, np.int64) for name in ("local_tokens", "fetched_tokens", "charge")
         }
-        binned = {
+        binned: dict[str, Any] = {
             name: np.zeros((instances, bins), np.int64)
             for name in ("computed_tokens", "reused_tokens", "generated_tokens")
         }

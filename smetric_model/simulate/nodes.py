@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
-
-from smetric_model.simulate._jit import jit
 
 if TYPE_CHECKING:
     from smetric_model.workload.prefix_tree import PrefixTree
@@ -105,21 +104,17 @@ def split_nodes(tree: PrefixTree, blocks: IntArray, session: IntArray, in_order:
     node_start = np.where(first, tree.start_block[node_segment], previous_end)
     last_of = np.full(segments + 1, -1, np.int64)  # the last entry stands for "no segment"
     last_of[node_segment] = np.arange(node_segment.size)
-    node_parent = np.where(
-        first, last_of[parent[node_segment]], np.arange(node_segment.size) - 1
-    )
+    node_parent = np.where(first, last_of[parent[node_segment]], np.arange(node_segment.size) - 1)
     # a request ends in the first node of its segment that reaches its depth
     base = np.int64(max(int(cover.max(initial=0)), int(blocks.max(initial=0))) + 1)
     place = np.searchsorted(node_segment * base + node_end, leaf * base + blocks)
-    return Nodes(
-        node_parent, node_start, node_end, np.where(leaf >= 0, place, -1), blocks
-    )
+    return Nodes(node_parent, node_start, node_end, np.where(leaf >= 0, place, -1), blocks)
 
 
-@jit
+@njit(cache=True)
 def _covers(  # type: ignore[no-untyped-def]
     parent, start, leaf, blocks, session, in_order, cover, shared
-) -> None:
+):
     """Walk every request's path: truncate leaves, find segments that need splitting."""
     owner = np.full(parent.size, -1, np.int64)
     last = np.zeros(parent.size, np.int64)
@@ -135,17 +130,17 @@ def _covers(  # type: ignore[no-untyped-def]
         while node >= 0 and parent[node] >= 0:
             if owner[node] < 0:
                 owner[node] = session[request]
-            elif owner[node] != session[request] or reach < last[node]:
-                shared[node] = True
-            elif not in_order and reach != last[node]:
-                shared[node] = True
+            else:
+                grown = reach >= last[node] if in_order else reach == last[node]
+                if owner[node] != session[request] or not grown:
+                    shared[node] = True
             last[node] = reach
             cover[node] = max(cover[node], reach)
             reach = start[node]
             node = parent[node]
 
 
-@jit
-def _depths(parent, depth) -> None:  # type: ignore[no-untyped-def]
+@njit(cache=True)
+def _depths(parent, depth):  # type: ignore[no-untyped-def]
     for node in range(parent.size):
         depth[node] = 1 + (depth[parent[node]] if parent[node] >= 0 else 0)

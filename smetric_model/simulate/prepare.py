@@ -23,7 +23,7 @@ from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
 from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Window
-from smetric_model.simulate.nodes import no_nodes, split_nodes
+from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _requests(
     output: IntArray,
     unservable: IntArray,
     notes: list[str],
-) -> tuple[Requests, object]:
+) -> tuple[Requests, Nodes]:
     session = trace.column("session_id").astype(np.int64)
     rows = np.arange(session.size)
     closed = scenario.workload.loop == "closed"
@@ -210,7 +210,10 @@ def _requests(
     following[by_session[:-1][same]] = by_session[1:][same]
     has = previous >= 0
     before = np.maximum(previous, 0)
-    est_hit = np.where(has, np.minimum(prompt[before] + output[before], prompt), 0)
+    history = np.where(has, prompt[before] + output[before], -1)
+    if "previous_tokens" in trace.requests:  # the turn before may lie before the run
+        history = np.where(has, history, trace.column("previous_tokens"))
+    est_hit = np.where(history >= 0, np.minimum(history, prompt), 0)
     host = to_ticks(host_time_s(instance, prompt))
     arrival = trace.column("arrival_s").astype(np.float64)
     think = np.zeros(rows.size)
@@ -270,7 +273,9 @@ def _think_s(
     clipped = unknown & (think < 0)
     if clipped.any():
         share = clipped.sum() / unknown.sum()
-        notes.append(f"think times: {share:.1%} of the gaps were shorter than the service, set to 0")
+        notes.append(
+            f"think times: {share:.1%} of the gaps were shorter than the service, set to 0"
+        )
     return np.where(has, np.maximum(think, 0.0), 0.0)
 
 
@@ -284,7 +289,9 @@ def _alone_s(
     model = step_model(instance)
     hit = np.zeros(prompt.size, np.int64)
     if trace.tree is not None:
-        hit = usable_hit_tokens(prompt, np.minimum(ideal_reuse(trace), prompt), instance.block_tokens)
+        hit = usable_hit_tokens(
+            prompt, np.minimum(ideal_reuse(trace), prompt), instance.block_tokens
+        )
     prefill = prefill_time_s(model, prompt - hit, hit, instance.token_budget)
     decode = decode_time_s(model, 1, prompt, output) * (output - 1)
     return np.asarray(host_time_s(instance, prompt) + prefill + decode)

@@ -151,7 +151,9 @@ class _Nics:
 
     @property
     def classes(self) -> list[_Sharing]:
-        return [kind[node] for node in range(self.fabric.nodes) for kind in (self.reads, self.writes)]
+        return [
+            kind[node] for node in range(self.fabric.nodes) for kind in (self.reads, self.writes)
+        ]
 
     def advance(self, now: int) -> None:
         seconds = (now - self.now) * 1e-12
@@ -265,9 +267,12 @@ class _Cluster:
                 self.push(tick, ARRIVAL, request)
         now = 0
         while self.events:
-            if now >= window.end and not self.pending:
-                break
             tick, kind, index, version = heapq.heappop(self.events)
+            if kind == LINK and version != self.link_version(index):
+                continue  # the rates have changed since
+            if tick >= window.end and not self.pending:
+                now = max(now, window.end)
+                break
             if tick > window.drain_end:
                 now = window.drain_end
                 break
@@ -276,7 +281,7 @@ class _Cluster:
             if kind == STEP:
                 self.end_step(index, now)
             elif kind == LINK:
-                self.on_link(index, version, now)
+                self.on_link(index, now)
             elif kind == FETCHED:
                 out.fetch_done[index] = now
                 instance = self.instances[out.instance[index]]
@@ -568,11 +573,13 @@ class _Cluster:
             tick = now + instance.pcie.ticks_left()
             self.push(tick, LINK, 2 * self.inputs.fabric.nodes + index, instance.pcie_version)
 
-    def on_link(self, index: int, version: int, now: int) -> None:
+    def link_version(self, index: int) -> int:
+        nics = 2 * self.inputs.fabric.nodes
+        return self.nic_version if index < nics else self.instances[index - nics].pcie_version
+
+    def on_link(self, index: int, now: int) -> None:
         nics = 2 * self.inputs.fabric.nodes
         if index < nics:
-            if version != self.nic_version:
-                return  # the rates have changed since
             self.nics.advance(now)
             request = self.nics.classes[index].pop()
             self.schedule_nics(now)
@@ -580,8 +587,6 @@ class _Cluster:
                 return  # a write: nobody waits for it
         else:
             instance = self.instances[index - nics]
-            if version != instance.pcie_version:
-                return
             self.advance_pcie(index - nics, now)
             request = instance.pcie.pop()
             self.schedule_pcie(index - nics, now)

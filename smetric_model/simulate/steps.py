@@ -1,10 +1,10 @@
-"""Step times in whole picoseconds, so that sums of steps do not depend on how they are added up.
+r"""Step times in whole picoseconds, so that sums of steps do not depend on how they are added up.
 
 The simulator skips runs of decode steps in closed form.  In floating point the sum of a thousand
 steps would differ from the closed form in its last digits, and with it every later event.  In
 whole ticks it cannot: a decode step of ``d`` sequences with total context ``S`` takes
 
-.. math:: \\max(A_d + B_d S,\\; E_d)
+.. math:: \max(A_d + B_d S,\; E_d)
 
 ticks (GPU time and gaps, linear in the context between kinks; or the launch by the CPU, where that
 is longer), with whole numbers A, B, E from
@@ -126,9 +126,7 @@ def run_ticks(base: int, per_token: int, least: int, batch: int, context: int, s
     rest = steps - flat
     before = context + batch * flat
     return (
-        least * flat
-        + base * rest
-        + per_token * (before * rest + batch * (rest * (rest - 1) // 2))
+        least * flat + base * rest + per_token * (before * rest + batch * (rest * (rest - 1) // 2))
     )
 
 
@@ -170,7 +168,7 @@ def step_ticks(
     seconds = 0.0
     for part in groups:
         seconds += float(part)
-    return max(np.int64(np.rint(seconds * 1e12)), np.int64(1))
+    return max(int(np.rint(seconds * 1e12)), 1)
 
 
 @jit

@@ -1,4 +1,4 @@
-"""Small random clusters and workloads, built to collide: tiny pools, shared prefixes, slow links."""
+"""Small random clusters and workloads that collide: tiny pools, shared prefixes, slow links."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def random_inputs(seed: int) -> Inputs:
     state = int(rng.choice([0, 0, 7]))
     pool += engine_block + state
     unservable = (rng.random(n) < 0.05).astype(np.int64)
-    blocks = np.where(
-        unservable > 0, 0, np.minimum([len(row[2]) for row in rows], prompt // block)
-    )
+    blocks = np.where(unservable > 0, 0, np.minimum([len(row[2]) for row in rows], prompt // block))
     nodes = split_nodes(builder.build(), blocks, session, in_order=closed)
     model = MODELS["graph" if rng.random() < 0.5 else "eager"]
     per_node = int(rng.integers(1, 4))
