@@ -16,7 +16,7 @@ from smetric_model.workload.prefix_tree import PrefixTree
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LoadReport", "ReportEntry", "SessionClock", "Trace", "load_trace"]
+__all__ = ["LoadReport", "ReportEntry", "SessionClock", "Trace", "load_trace", "write_trace"]
 
 SessionClock = Literal["shared", "per-session"]
 Action = Literal["repaired", "dropped", "noted"]
@@ -249,6 +249,8 @@ def load_trace(
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto",
     duplicates: Literal["keep", "drop"] = "keep",
     format: str | None = None,
+    block_tokens: int | None = None,
+    seed: int = 0,
 ) -> Trace:
     """Load a trace of any known format, found by its content.
 
@@ -265,6 +267,11 @@ def load_trace(
         Sessions that repeat an earlier one exactly are kept (and counted), or dropped.
     format : str, optional
         Name of the format, instead of looking at the content.
+    block_tokens : int, optional
+        Tokens of a KV block, where the file does not say and differs from its format's usual size
+        (which is otherwise checked against the lengths of the first lines).
+    seed : int, default 0
+        For ServeGen only, whose requests are drawn at random.
 
     Returns
     -------
@@ -285,4 +292,26 @@ def load_trace(
         time_unit=time_unit,
         duplicates=duplicates,
         format_name=format,
+        block_tokens=block_tokens,
+        seed=seed,
     )
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Write a trace in the documented schema (``smetric-model trace schema``).
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+    path : str or Path
+        ``.parquet``, ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``.
+
+    Raises
+    ------
+    TraceError
+        For any other ending.
+    """
+    from smetric_model.workload.formats._native import write
+
+    write(trace, Path(path))

@@ -49,7 +49,7 @@ def trace_of(
         builder.add_ids([root] * len(part), flat, offsets)
     count = len(paths)
     if prompt_tokens is None:
-        prompt_tokens = [len(path) * block_tokens for path in paths]
+        prompt_tokens = [max(1, len(path) * block_tokens) for path in paths]
     sessions = [-1] * count if sessions is None else list(sessions)
     turns, parents, last = [], [], {}
     for row, session in enumerate(sessions):

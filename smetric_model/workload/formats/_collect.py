@@ -45,6 +45,8 @@ class Collector:
         Unit demanded by the caller.
     keep_origin : bool, default False
         Leave the first arrival where it is instead of moving it to 0.
+    sessions_from_parents : bool, default False
+        A session is what the parent links join, also through a parent outside the trace.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Collector:
         report: LoadReport,
         time_unit: str = "auto",
         keep_origin: bool = False,
+        sessions_from_parents: bool = False,
     ) -> None:
         self.source = source
         self.format_name = format_name
@@ -65,6 +68,7 @@ class Collector:
         self.report = report
         self.time_unit = time_unit
         self.keep_origin = keep_origin
+        self.sessions_from_parents = sessions_from_parents
         self.block_tokens: int | None = None
         self._builder = PrefixTreeBuilder()
         self._any_blocks = False
@@ -188,6 +192,8 @@ class Collector:
         labels = {name: values[order] for name, values in labels.items()}
         arrival_s = arrival_s[order]
 
+        if self.sessions_from_parents:
+            labels["session"] = self._components(labels["key"], labels["parent"])
         session_id, names = self._sessions(labels["session"])
         parent = self._parents(labels, session_id)
         turn = self._turns(labels["turn"], session_id)
@@ -270,7 +276,24 @@ class Collector:
             str(known[code]) if code < len(known) else f"unnamed-{code - len(known)}"
             for code in by_arrival
         )
+        if self.sessions_from_parents:
+            return rank[codes], None
         return rank[codes], names
+
+    def _components(
+        self, key: npt.NDArray[np.int64], parent: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        size = len(self._codes["key"])
+        linked = parent >= 0
+        graph = coo_array(
+            (np.ones(int(linked.sum()), np.int8), (key[linked], parent[linked])), (size, size)
+        )
+        component = connected_components(graph, directed=False)[1].astype(np.int64)
+        result: npt.NDArray[np.int64] = component[key]
+        return result
 
     def _parents(
         self, labels: dict[str, npt.NDArray[np.int64]], session_id: npt.NDArray[np.int64]
@@ -304,7 +327,7 @@ class Collector:
                 int(backward.sum()),
             )
             parent[backward] = -1
-        if (session_id >= 0).all():
+        if (session_id >= 0).all() and not self.sessions_from_parents:
             before = _previous_in_session(session_id)
             fill = ~given & (before >= 0)
             parent[fill] = before[fill]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from smetric_model.errors import TraceError
-from smetric_model.workload.formats import _mooncake, _weka
+from smetric_model.workload.formats import _bailian, _lmcache, _mooncake, _weka
 from smetric_model.workload.formats._collect import Collector
-from smetric_model.workload.formats._lines import MAX_LINE_BYTES, open_trace_file, read_lines
+from smetric_model.workload.formats._lines import MAX_LINE_BYTES, read_lines, read_start
 from smetric_model.workload.formats._record import BadLineError, Record
-from smetric_model.workload.trace import LoadReport, Trace
+from smetric_model.workload.trace import LoadReport, SessionClock, Trace
 
 if TYPE_CHECKING:
     from smetric_model.workload.formats import Options
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["first_object", "read"]
 
 Parser = Callable[[dict[str, Any], int], list[Record]]
+
+#: Lines whose lengths are compared with the block size.
+_PROBE_LINES = 256
+_BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+_TAIR_BLOCK_TOKENS = 256
 
 
 def _loads(line: bytes) -> dict[str, Any]:
@@ -44,9 +49,8 @@ def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
         first = next(lines)
     except StopIteration:
         return
-    if first[1] in (b"{", b"["):
-        with open_trace_file(path) as file:
-            whole = file.read(MAX_LINE_BYTES + 1)
+    if first[1] == b"{":
+        whole = read_start(path, MAX_LINE_BYTES + 1)
         if len(whole) > MAX_LINE_BYTES:
             raise TraceError(
                 f"one JSON document of more than {MAX_LINE_BYTES:,} bytes; use JSON lines", path, 1
@@ -75,29 +79,46 @@ def first_object(path: Path) -> tuple[int, dict[str, Any]]:
 def read(files: list[Path], source: Path, name: str, options: Options) -> Trace:
     """Read the files of one trace in the named format."""
     report = LoadReport()
-    parse: Parser
-    if name == "weka":
-        weka = _weka.WekaReader(report, options.duplicates == "drop")
-        parse = weka.parse
-        collector = Collector(
-            source,
-            name,
-            unit="s",
-            session_clock="per-session",
-            report=report,
-            time_unit=options.time_unit,
-        )
-    else:
-        parse = _mooncake.parse
-        collector = Collector(
-            source,
-            name,
-            unit="ms",
-            session_clock="shared",
-            report=report,
-            time_unit=options.time_unit,
-        )
-        collector.block_tokens = _mooncake.BLOCK_TOKENS
+    weka = _weka.WekaReader(report, options.duplicates == "drop")
+    # parser, unit of time, clock, usual tokens of a block
+    table: dict[str, tuple[Parser, str, SessionClock, int | None]] = {
+        "weka": (weka.parse, "s", "per-session", None),
+        "mooncake": (
+            _mooncake.MooncakeReader(report).parse,
+            "ms",
+            "shared",
+            _mooncake.BLOCK_TOKENS,
+        ),
+        "tair": (_mooncake.parse_tair, "ms", "shared", _TAIR_BLOCK_TOKENS),
+        "bailian": (_bailian.parse, "s", "shared", _bailian.BLOCK_TOKENS),
+        "lmcache": (_lmcache.LmcacheReader(report).parse, "us", "shared", _lmcache.BLOCK_TOKENS),
+    }
+    parse, unit, clock, usual = table[name]
+    collector = Collector(
+        source,
+        name,
+        unit=unit,
+        session_clock=clock,
+        report=report,
+        time_unit=options.time_unit,
+        sessions_from_parents=name == "bailian",
+    )
+    if usual is None:  # each document names its block size
+        for records in _records(files, parse, options, report):
+            collector.block_tokens = weka.block_tokens
+            collector.extend(records)
+        return collector.build()
+    stream = itertools.chain.from_iterable(_records(files, parse, options, report))
+    probe = list(itertools.islice(stream, _PROBE_LINES))
+    collector.block_tokens = options.block_tokens or _block_tokens(probe, usual, report)
+    collector.extend(probe)
+    collector.extend(stream)
+    return collector.build()
+
+
+def _records(
+    files: list[Path], parse: Parser, options: Options, report: LoadReport
+) -> Iterator[list[Record]]:
     for path in files:
         for number, line in _objects(path):
             try:
@@ -107,7 +128,24 @@ def read(files: list[Path], source: Path, name: str, options: Options) -> Trace:
                     raise TraceError(str(error), path, number) from None
                 report.add("dropped", "a line that cannot be read", number)
                 continue
-            if name == "weka":
-                collector.block_tokens = weka.block_tokens
-            collector.extend(records)
-    return collector.build()
+            yield records
+
+
+def _block_tokens(probe: list[Record], usual: int, report: LoadReport) -> int:
+    """Check the format's block size against the first lines' lengths; find the right one."""
+    pairs = [(r.prompt_tokens, r.ids.size) for r in probe if r.ids is not None and r.prompt_tokens]
+
+    def fit(size: int) -> float:
+        return sum(prompt // size <= blocks <= -(-prompt // size) for prompt, blocks in pairs)
+
+    if not pairs or fit(usual) >= 0.9 * len(pairs):
+        return usual
+    best = max(_BLOCK_SIZES, key=fit)
+    if fit(best) < 0.99 * len(pairs):
+        return usual
+    report.add(
+        "repaired",
+        f"blocks of {best} tokens by the prompts' lengths (usual: {usual})",
+        probe[0].line,
+    )
+    return best

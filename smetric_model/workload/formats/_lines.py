@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from smetric_model.errors import TraceError
 
-__all__ = ["MAX_LINE_BYTES", "open_trace_file", "read_lines"]
+__all__ = ["MAX_LINE_BYTES", "open_trace_file", "read_lines", "read_start"]
 
 #: Longest line (one JSON document, for Weka) that is read; a bound on memory.
 MAX_LINE_BYTES = 256 * 2**20
@@ -124,6 +124,38 @@ def open_trace_file(path: Path) -> BinaryIO:
     return file
 
 
+def _damage() -> tuple[type[Exception], ...]:
+    import zstandard
+
+    return (EOFError, zlib.error, zstandard.ZstdError)
+
+
+def read_start(path: Path, count: int) -> bytes:
+    """First bytes of a file, unpacked.
+
+    Parameters
+    ----------
+    path : Path
+        A plain, gzip or zstandard file.
+    count : int
+        How many bytes at most.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    TraceError
+        If the file is empty, a Git LFS pointer, or damaged.
+    """
+    with open_trace_file(path) as file:
+        try:
+            return file.read(count)
+        except _damage() as error:
+            raise TraceError(f"damaged compressed data: {error}", path) from None
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines of a file that are not blank, with their numbers.
 
@@ -144,15 +176,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     TraceError
         If the data are damaged, or a line is longer than :data:`MAX_LINE_BYTES`.
     """
-    import zstandard
-
     number = 0
     with open_trace_file(path) as file:
         while True:
             number += 1
             try:
                 line = file.readline(MAX_LINE_BYTES + 1)
-            except (EOFError, zlib.error, zstandard.ZstdError) as error:
+            except _damage() as error:
                 raise TraceError(f"damaged compressed data: {error}", path, number) from None
             if not line:
                 return
