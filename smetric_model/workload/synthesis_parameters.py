@@ -1,0 +1,620 @@
+"""Parameters of synthetic agent traffic: what each means, its unit, what is allowed.
+
+Times are seconds, lengths tokens.  A parameter set stands in one TOML file
+(:meth:`WorkloadParameters.from_toml`); ``docs/synthesis.md`` explains how the parts act together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from smetric_model.errors import SpecError
+from smetric_model.workload.synthesis_distributions import (
+    Constant,
+    Distribution,
+    LogNormal,
+    Uniform,
+    distribution_from,
+    distribution_to,
+    quantile_of,
+)
+
+__all__ = [
+    "Arrivals",
+    "Execution",
+    "Forks",
+    "Frameworks",
+    "HistoryEdits",
+    "Sessions",
+    "Tenants",
+    "ThinkTimes",
+    "WorkloadParameters",
+    "zipf_shares",
+]
+
+
+#: Fractional part of the golden ratio.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def zipf_shares(count: int, exponent: float) -> npt.NDArray[np.float64]:
+    """Shares proportional to k^−exponent for k = 1 … count.
+
+    Parameters
+    ----------
+    count : int
+    exponent : float
+
+    Returns
+    -------
+    ndarray of float64, shape (count,)
+    """
+    weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
+    result: npt.NDArray[np.float64] = weights / weights.sum()
+    return result
+
+
+def _check(condition: bool, name: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise SpecError(f"{name} = {value!r}: {allowed} is needed")
+
+
+def _number(section: object, name: str, low: float, high: float = math.inf) -> None:
+    value = getattr(section, name)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    allowed = f"a finite number of at least {low:g}" + (
+        "" if high == math.inf else f", at most {high:g}"
+    )
+    _check(good and math.isfinite(value) and low <= value <= high, name, value, allowed)
+
+
+def _positive(section: object, name: str) -> None:
+    value = getattr(section, name)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    _check(good and math.isfinite(value) and value > 0, name, value, "a finite number above 0")
+
+
+def _integer(section: object, name: str, low: int, high: int) -> None:
+    value = getattr(section, name)
+    good = isinstance(value, int) and not isinstance(value, bool)
+    _check(good and low <= value <= high, name, value, f"an integer from {low} to {high}")
+
+
+def _bounded(section: object, name: str, high: float) -> None:
+    top = quantile_of(getattr(section, name), 1.0)
+    _check(top <= high, name, f"up to {top:g}", f"a distribution that ends at or below {high:g}")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """When sessions start.
+
+    Attributes
+    ----------
+    kind : {'poisson', 'mmpp', 'diurnal'}
+        ``poisson``: at random, at a constant rate.  ``mmpp``: at random, at a rate that jumps
+        between levels (Markov-modulated).  ``diurnal``: at random, at a rate that follows a sine.
+        The long-run mean is the rate asked for in every case.
+    levels : tuple of float
+        ``mmpp``: rates of the states, relative to each other.
+    dwell_s : tuple of float
+        ``mmpp``: mean time in each state [s]; the next state is any other, equally likely.
+    amplitude_ratio : float
+        ``diurnal``: height of the sine ÷ mean rate, in [0, 1].
+    period_s : float
+        ``diurnal``: period [s].
+    peak_s : float
+        ``diurnal``: when the rate is highest, from the window's opening [s].
+    """
+
+    kind: Literal["poisson", "mmpp", "diurnal"] = "poisson"
+    levels: tuple[float, ...] = (0.5, 2.0)
+    dwell_s: tuple[float, ...] = (600.0, 300.0)
+    amplitude_ratio: float = 0.5
+    period_s: float = 86_400.0
+    peak_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        kinds = ("poisson", "mmpp", "diurnal")
+        _check(self.kind in kinds, "kind", self.kind, f"one of {', '.join(kinds)}")
+        _check(
+            len(self.levels) == len(self.dwell_s) >= 2,
+            "levels and dwell_s",
+            (self.levels, self.dwell_s),
+            "the same number of entries, at least 2,",
+        )
+        _check(
+            all(math.isfinite(level) and level >= 0 for level in self.levels)
+            and sum(self.levels) > 0,
+            "levels",
+            self.levels,
+            "numbers of at least 0, one above 0,",
+        )
+        _check(
+            all(math.isfinite(dwell) and dwell > 0 for dwell in self.dwell_s),
+            "dwell_s",
+            self.dwell_s,
+            "numbers above 0",
+        )
+        _number(self, "amplitude_ratio", 0, 1)
+        _positive(self, "period_s")
+        _number(self, "peak_s", -math.inf)
+
+
+@dataclass(frozen=True)
+class Frameworks:
+    """Agent frameworks: whose system prompt and tool descriptions sessions begin with.
+
+    Attributes
+    ----------
+    count : int
+        Number of frameworks (a version with another prompt is another framework).
+    zipf_exponent : float
+        Framework k has a share of the sessions proportional to k^−zipf_exponent; 0: equal shares.
+    system_tokens : Distribution
+        Length of the system prompt [tokens].  The frameworks' lengths are spread over its
+        quantiles in a fixed order: they are facts of the environment, not of the seed.
+    toolsets : int
+        Different tool descriptions of each framework, with the same Zipf exponent.
+    tool_tokens : Distribution
+        Length of the tool descriptions, which follow the system prompt [tokens]; spread likewise.
+    """
+
+    count: int = 20
+    zipf_exponent: float = 1.0
+    system_tokens: Distribution = LogNormal(3_000.0, 0.5)
+    toolsets: int = 1
+    tool_tokens: Distribution = LogNormal(2_000.0, 0.5)
+
+    def __post_init__(self) -> None:
+        _integer(self, "count", 1, 100_000)
+        _number(self, "zipf_exponent", 0, 10)
+        _integer(self, "toolsets", 1, 1_000)
+
+    def prefix_tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Lengths of the shared prefixes.
+
+        Returns
+        -------
+        system : ndarray of int64, shape (count,)
+            System prompt of each framework [tokens].
+        whole : ndarray of int64, shape (count, toolsets)
+            System prompt with each of its tool descriptions [tokens].
+
+        Notes
+        -----
+        Framework k takes the quantile frac(k·φ + 1/2), φ the golden ratio: any few of them cover the
+        distribution evenly, the middle first.
+        """
+        frameworks = np.arange(self.count)
+        system = np.rint(self.system_tokens.quantile((frameworks * _GOLDEN + 0.5) % 1.0))
+        pairs = frameworks[:, None] + self.count * np.arange(self.toolsets)[None, :]
+        tools = np.rint(self.tool_tokens.quantile((pairs * _GOLDEN + 0.5) % 1.0))
+        return system.astype(np.int64), (system[:, None] + tools).astype(np.int64)
+
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Share of the sessions of each framework, shape (count,)."""
+        return zipf_shares(self.count, self.zipf_exponent)
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """Customers, between whom nothing is shared if the cache is salted.
+
+    Attributes
+    ----------
+    count : int
+        Number of tenants.
+    zipf_exponent : float
+        Tenant k has a share of the sessions proportional to k^−zipf_exponent.
+    salted : bool
+        Whether each tenant's KV is kept apart (a cache salt): not even the system prompt is shared.
+    """
+
+    count: int = 1
+    zipf_exponent: float = 1.0
+    salted: bool = False
+
+    def __post_init__(self) -> None:
+        _integer(self, "count", 1, 1_000_000)
+        _number(self, "zipf_exponent", 0, 10)
+        _check(isinstance(self.salted, bool), "salted", self.salted, "true or false")
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """How long sessions are and what each turn adds.
+
+    Attributes
+    ----------
+    turns : Distribution
+        Requests of a session, rounded, at least 1; it must end (``high``).
+    first_tokens : Distribution
+        Tokens of the first prompt beyond the system prompt and tools [tokens].
+    tool_result_tokens : Distribution
+        New tokens of a turn sent by the agent, beyond the model's previous answer [tokens].
+    user_tokens : Distribution
+        New tokens of a turn sent by the user, likewise [tokens].
+    size_sigma : float
+        Sessions differ: all of a session's first and new tokens are multiplied by one log-normal
+        factor of mean 1 with this sigma.
+    output_tokens : Distribution
+        Tokens generated [tokens].
+    answer_kept_ratio : float
+        Share of an answer that the next prompt repeats (reasoning may be stripped), in [0, 1].
+    user_ratio : float
+        Share of later turns that the user sends; the agent sends the others.
+    context_limit_tokens : int
+        A prompt that would be longer makes the agent compact [tokens].
+    """
+
+    turns: Distribution = LogNormal(20.0, 1.0, high=1_000.0)
+    first_tokens: Distribution = LogNormal(2_000.0, 1.0)
+    tool_result_tokens: Distribution = LogNormal(500.0, 1.2)
+    user_tokens: Distribution = LogNormal(150.0, 1.2)
+    size_sigma: float = 0.3
+    output_tokens: Distribution = LogNormal(220.0, 1.0)
+    answer_kept_ratio: float = 1.0
+    user_ratio: float = 0.15
+    context_limit_tokens: int = 200_000
+
+    def __post_init__(self) -> None:
+        _bounded(self, "turns", 1_000_000)
+        _number(self, "size_sigma", 0, 5)
+        _number(self, "answer_kept_ratio", 0, 1)
+        _number(self, "user_ratio", 0, 1)
+        _integer(self, "context_limit_tokens", 1, 2**40)
+
+
+@dataclass(frozen=True)
+class ThinkTimes:
+    """From a turn's completion to the next turn's arrival.
+
+    Attributes
+    ----------
+    tool_s : Distribution
+        Before a turn sent by the agent: latency of tools [s].
+    human_s : Distribution
+        Before a turn sent by the user: reading, typing [s].
+    idle_s : Distribution
+        Before a turn of a user who had left [s].
+    idle_ratio : float
+        Share of the user's turns before which the user had left.
+    """
+
+    tool_s: Distribution = LogNormal(2.0, 1.2, high=3_600.0)
+    human_s: Distribution = LogNormal(45.0, 1.2, high=7_200.0)
+    idle_s: Distribution = LogNormal(1_200.0, 1.0, high=43_200.0)
+    idle_ratio: float = 0.1
+
+    def __post_init__(self) -> None:
+        _number(self, "idle_ratio", 0, 1)
+
+
+@dataclass(frozen=True)
+class HistoryEdits:
+    """What breaks the growth of a session's prefix.
+
+    Attributes
+    ----------
+    rewrite_ratio : float
+        Share of later turns whose history is rewritten: what follows some point is replaced.
+    rewrite_spread : float
+        How unevenly sessions do so: 0, every session alike; towards 1, some sessions in every turn
+        and the others never (the sessions' ratios follow a beta distribution; this is the
+        correlation between two turns of a session).  In [0, 1).
+    kept_ratio : Distribution
+        Share of the history, beyond system prompt and tools, that stays in place; in [0, 1].
+    replaced_ratio : float
+        Length of the replacement ÷ length of what was removed: 1, rewritten at equal length; 0, the
+        end of the history is dropped (the user rewinds).
+    compaction_ratio : float
+        Share of later turns in which the agent compacts although the context is not full.
+    instruction_tokens : float
+        Tokens of the instruction to summarise [tokens].
+    summary_tokens : Distribution
+        Length of the summary, the output of the compacting request [tokens].  The turn after it
+        begins with system prompt, tools and summary.
+    """
+
+    rewrite_ratio: float = 0.02
+    rewrite_spread: float = 0.0
+    kept_ratio: Distribution = Uniform(0.0, 1.0)
+    replaced_ratio: float = 1.0
+    compaction_ratio: float = 0.0
+    instruction_tokens: float = 400.0
+    summary_tokens: Distribution = LogNormal(2_000.0, 0.5)
+
+    def __post_init__(self) -> None:
+        _number(self, "rewrite_ratio", 0, 1)
+        _number(self, "compaction_ratio", 0, 1)
+        _check(
+            self.rewrite_ratio + self.compaction_ratio <= 1,
+            "rewrite_ratio + compaction_ratio",
+            self.rewrite_ratio + self.compaction_ratio,
+            "at most 1",
+        )
+        _number(self, "rewrite_spread", 0)
+        _check(self.rewrite_spread < 1, "rewrite_spread", self.rewrite_spread, "a number below 1")
+        _bounded(self, "kept_ratio", 1.0)
+        _number(self, "replaced_ratio", 0, 10)
+        _number(self, "instruction_tokens", 0, 1e9)
+
+
+@dataclass(frozen=True)
+class Forks:
+    """Subagents: sessions that a turn spawns, which begin with their parent's context.
+
+    Attributes
+    ----------
+    spawn_ratio : float
+        Share of turns after which the agent spawns subagents; 0: never.
+    children : Distribution
+        Subagents spawned at once, rounded, at least 1.
+    shared_ratio : Distribution
+        Share of the parent's history, beyond system prompt and tools, with which they begin, in
+        [0, 1]; 0: only system prompt and tools.
+    turns : Distribution
+        Requests of a subagent's session; it must end (``high``).
+    delay_s : Distribution
+        From the parent turn's completion to the subagent's first request [s].
+    joined : bool
+        Whether the parent's next turn waits for the subagents to finish.
+    levels : int
+        1: only sessions started by users spawn; 2: their subagents do, too; and so on.
+    """
+
+    spawn_ratio: float = 0.0
+    children: Distribution = Constant(2.0)
+    shared_ratio: Distribution = Constant(1.0)
+    turns: Distribution = LogNormal(10.0, 0.8, high=200.0)
+    delay_s: Distribution = LogNormal(0.5, 0.5)
+    joined: bool = True
+    levels: int = 1
+
+    def __post_init__(self) -> None:
+        _number(self, "spawn_ratio", 0, 1)
+        _bounded(self, "children", 1_000)
+        _bounded(self, "shared_ratio", 1.0)
+        _bounded(self, "turns", 1_000_000)
+        _check(isinstance(self.joined, bool), "joined", self.joined, "true or false")
+        _integer(self, "levels", 1, 4)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Execution time as the trace records it: base + new · a + output · b, times a random factor.
+
+    A simulator or model replaces it by its own; it sets the pace of the recorded arrivals.
+
+    Attributes
+    ----------
+    base_s : float
+        Host, queue and network [s].
+    per_new_token_s : float
+        For each prompt token that the session's own previous prompt does not hold [s].
+    per_output_token_s : float
+        For each token generated [s].
+    sigma : float
+        Sigma of the factor, log-normal with mean 1.
+    """
+
+    base_s: float = 0.3
+    per_new_token_s: float = 1.5e-4
+    per_output_token_s: float = 0.02
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("base_s", "per_new_token_s", "per_output_token_s"):
+            _number(self, name, 0, 1e6)
+        _number(self, "sigma", 0, 5)
+
+
+@dataclass(frozen=True)
+class WorkloadParameters:
+    """Everything the generator needs but a seed.
+
+    Attributes
+    ----------
+    name : str
+        Name of the parameter set.
+    description : str
+        What it stands for.
+    assumptions : tuple of str
+        What remains free, and why it was chosen so.
+    block_tokens : int
+        Tokens of a KV block [tokens].
+    rate_rps : float
+        Requests per second, unless another rate is asked for [1/s].
+    window_s : float
+        Length of the window, unless another is asked for [s].
+    history_s : float
+        Sessions that started earlier than this before the window are left out of those in progress
+        when it opens [s].
+    arrivals, frameworks, tenants, sessions, think, history, forks, execution
+        The sections.
+    """
+
+    name: str = "custom"
+    description: str = ""
+    assumptions: tuple[str, ...] = ()
+    block_tokens: int = 64
+    rate_rps: float = 1.0
+    window_s: float = 7_200.0
+    history_s: float = 86_400.0
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    frameworks: Frameworks = field(default_factory=Frameworks)
+    tenants: Tenants = field(default_factory=Tenants)
+    sessions: Sessions = field(default_factory=Sessions)
+    think: ThinkTimes = field(default_factory=ThinkTimes)
+    history: HistoryEdits = field(default_factory=HistoryEdits)
+    forks: Forks = field(default_factory=Forks)
+    execution: Execution = field(default_factory=Execution)
+
+    def __post_init__(self) -> None:
+        _integer(self, "block_tokens", 1, 1_000_000)
+        _positive(self, "rate_rps")
+        _positive(self, "window_s")
+        _number(self, "history_s", 0, 1e8)
+        if self.sessions.context_limit_tokens <= self.longest_prefix_tokens:
+            raise SpecError(
+                f"sessions.context_limit_tokens = {self.sessions.context_limit_tokens}: more than "
+                f"the longest system prompt with tools, {self.longest_prefix_tokens}, is needed"
+            )
+
+    @property
+    def longest_prefix_tokens(self) -> int:
+        """Tokens of the longest system prompt with tools [tokens]."""
+        return int(self.frameworks.prefix_tokens()[1].max())
+
+    def replace(self, **changes: Any) -> WorkloadParameters:
+        """Copy with some values changed.
+
+        Parameters
+        ----------
+        **changes
+            Field or dotted key (``**{"history.rewrite_ratio": 0.1}``) and its new value.
+
+        Returns
+        -------
+        WorkloadParameters
+
+        Raises
+        ------
+        SpecError
+            If a key does not exist or a value is not allowed.
+        """
+        result = self
+        for key, value in changes.items():
+            section, _, name = key.rpartition(".")
+            try:
+                if section:
+                    part = dataclasses.replace(getattr(result, section), **{name: value})
+                    result = dataclasses.replace(result, **{section: part})
+                else:
+                    result = dataclasses.replace(result, **{name: value})
+            except (AttributeError, TypeError):
+                raise SpecError(f"{key}: no such parameter") from None
+        return result
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> WorkloadParameters:
+        """Parameters of nested dicts, shaped as the TOML file.
+
+        Parameters
+        ----------
+        content : dict
+            Keys left out have their defaults.
+
+        Returns
+        -------
+        WorkloadParameters
+
+        Raises
+        ------
+        SpecError
+            If a key is unknown or a value not allowed; names the dotted key.
+        """
+        result: WorkloadParameters = _read(cls, content, "")
+        return result
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> WorkloadParameters:
+        """Read a parameter file.
+
+        Parameters
+        ----------
+        path : str or Path
+
+        Returns
+        -------
+        WorkloadParameters
+
+        Raises
+        ------
+        SpecError
+            If the file is missing or no TOML, a key is unknown or a value not allowed.
+        """
+        path = Path(path)
+        try:
+            content = tomllib.loads(path.read_bytes().decode())
+        except FileNotFoundError:
+            raise SpecError(f"{path}: no such parameter file") from None
+        except OSError as error:
+            raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SpecError(f"{path}: not TOML: {error}") from None
+        try:
+            return cls.from_dict(content)
+        except SpecError as error:
+            raise SpecError(f"{path}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dicts, as :meth:`from_dict` reads them."""
+        return _write(self)
+
+    def to_toml(self, path: str | Path) -> None:
+        """Write a file that :meth:`from_toml` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+        """
+        import tomli_w
+
+        Path(path).write_text(tomli_w.dumps(self.to_dict()), encoding="utf-8")
+
+
+def _read(cls: Any, content: Any, where: str) -> Any:
+    if not isinstance(content, dict):
+        raise SpecError(f"{where} = {content!r}: a table is needed")
+    hints = typing.get_type_hints(cls)
+    names = {item.name for item in dataclasses.fields(cls)}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        dotted = f"{where}.{key}" if where else key
+        if key not in names:
+            raise SpecError(f"{dotted}: unknown key; {', '.join(sorted(names))} are allowed")
+        kind = hints[key]
+        if dataclasses.is_dataclass(kind):
+            values[key] = _read(kind, value, dotted)
+        elif kind == Distribution:
+            values[key] = distribution_from(value, dotted)
+        elif typing.get_origin(kind) is tuple:
+            if not isinstance(value, list):
+                raise SpecError(f"{dotted} = {value!r}: a list is needed")
+            wanted = str if typing.get_args(kind)[0] is str else (int, float)
+            for item in value:
+                if not isinstance(item, wanted) or isinstance(item, bool):
+                    raise SpecError(f"{dotted}: {item!r} is not allowed in this list")
+            values[key] = tuple(value)
+        elif kind is str and not isinstance(value, str):
+            raise SpecError(f"{dotted} = {value!r}: a string is needed")
+        else:
+            values[key] = value
+    try:
+        return cls(**values)
+    except SpecError as error:
+        raise SpecError(f"{where}.{error}" if where else str(error)) from None
+
+
+def _write(section: Any) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        if isinstance(value, Distribution):
+            result[item.name] = distribution_to(value)
+        elif dataclasses.is_dataclass(value):
+            result[item.name] = _write(value)
+        else:
+            result[item.name] = list(value) if isinstance(value, tuple) else value
+    return result
