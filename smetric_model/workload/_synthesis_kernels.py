@@ -37,6 +37,7 @@ def evolve(  # type: ignore[no-untyped-def]
     """
     for session in range(offsets.size - 1):
         compacted = False
+        fixed = context[session]  # what no rewrite touches: shared prefix, inherited context
         for turn in range(offsets[session], offsets[session + 1]):
             if turn == offsets[session]:
                 held = min(context[session], limit)
@@ -44,6 +45,7 @@ def evolve(  # type: ignore[no-untyped-def]
                 added = first[session]
             elif compacted:
                 held = prefix[session]
+                fixed = held
                 base = held + output[turn - 1]
                 added = new[turn]
             else:
@@ -51,11 +53,11 @@ def evolve(  # type: ignore[no-untyped-def]
                 held = before
                 base = before
                 if edit[turn] < rewrite_ratio[session]:
-                    history = max(before - prefix[session], 0)
+                    history = max(before - fixed, 0)
                     stays = int(history * kept_ratio[turn])
                     held = before - history + stays
-                    base = held + int(round((history - stays) * replaced_ratio))
-                base += int(round(output[turn - 1] * answer_kept_ratio))
+                    base = held + round((history - stays) * replaced_ratio)
+                base += round(output[turn - 1] * answer_kept_ratio)
                 added = new[turn]
             compacted = False
             if turn > offsets[session]:

@@ -128,7 +128,7 @@ def _modulated(
 def starts_after(
     rng: np.random.Generator, level: Level, rate_rps: float, window_s: float
 ) -> FloatArray:
-    """Starts within the window, in order.
+    """Draw the starts within the window, in order.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def starts_after(
 def starts_before(
     rng: np.random.Generator, level: Level, rate_rps: float, history_s: float
 ) -> FloatArray:
-    """Starts before the window's opening, the latest first.
+    """Draw the starts before the window's opening, the latest first.
 
     Parameters
     ----------

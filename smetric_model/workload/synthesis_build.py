@@ -135,8 +135,8 @@ def _rate_and_window(
     window_s = parameters.window_s if window_s is None else window_s
     if rate_rps * (window_s + parameters.history_s) > _MAX_REQUESTS:
         raise SpecError(
-            f"{rate_rps:g} requests/s over {window_s:g} s and {parameters.history_s:g} s of history "
-            f"are more than {_MAX_REQUESTS:,} requests"
+            f"{rate_rps:g} requests/s over {window_s:g} s and {parameters.history_s:g} s of "
+            f"history are more than {_MAX_REQUESTS:,} requests"
         )
     return float(rate_rps), float(window_s)
 
@@ -291,10 +291,10 @@ def _ordered(
     leaf: npt.NDArray[np.int32],
     blocks: IntArray,
 ) -> PrefixTree:
-    """Number the segments parents first: roots, then by depth, empty ones before their like."""
+    """Give parents smaller numbers: roots first, then by depth."""
     from smetric_model.workload._tree_kernels import root_of
 
-    order = np.lexsort((end, start, parent >= 0))
+    order = np.lexsort((start, parent >= 0))
     rank = np.empty(parent.size, np.int32)
     rank[order] = np.arange(parent.size, dtype=np.int32)
     new_parent = parent[order]

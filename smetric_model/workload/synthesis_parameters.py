@@ -171,9 +171,9 @@ class Frameworks:
 
     count: int = 20
     zipf_exponent: float = 1.0
-    system_tokens: Distribution = LogNormal(3_000.0, 0.5)
+    system_tokens: Distribution = field(default=LogNormal(3_000.0, 0.5))
     toolsets: int = 1
-    tool_tokens: Distribution = LogNormal(2_000.0, 0.5)
+    tool_tokens: Distribution = field(default=LogNormal(2_000.0, 0.5))
 
     def __post_init__(self) -> None:
         _integer(self, "count", 1, 100_000)
@@ -192,8 +192,8 @@ class Frameworks:
 
         Notes
         -----
-        Framework k takes the quantile frac(k·φ + 1/2), φ the golden ratio: any few of them cover the
-        distribution evenly, the middle first.
+        Framework k takes the quantile frac(k·φ + 1/2), φ the golden ratio: any few of them cover
+        the distribution evenly, the middle first.
         """
         frameworks = np.arange(self.count)
         system = np.rint(self.system_tokens.quantile((frameworks * _GOLDEN + 0.5) % 1.0))
@@ -257,12 +257,12 @@ class Sessions:
         A prompt that would be longer makes the agent compact [tokens].
     """
 
-    turns: Distribution = LogNormal(20.0, 1.0, high=1_000.0)
-    first_tokens: Distribution = LogNormal(2_000.0, 1.0)
-    tool_result_tokens: Distribution = LogNormal(500.0, 1.2)
-    user_tokens: Distribution = LogNormal(150.0, 1.2)
+    turns: Distribution = field(default=LogNormal(20.0, 1.0, high=1_000.0))
+    first_tokens: Distribution = field(default=LogNormal(2_000.0, 1.0))
+    tool_result_tokens: Distribution = field(default=LogNormal(500.0, 1.2))
+    user_tokens: Distribution = field(default=LogNormal(150.0, 1.2))
     size_sigma: float = 0.3
-    output_tokens: Distribution = LogNormal(220.0, 1.0)
+    output_tokens: Distribution = field(default=LogNormal(220.0, 1.0))
     answer_kept_ratio: float = 1.0
     user_ratio: float = 0.15
     context_limit_tokens: int = 200_000
@@ -291,9 +291,9 @@ class ThinkTimes:
         Share of the user's turns before which the user had left.
     """
 
-    tool_s: Distribution = LogNormal(2.0, 1.2, high=3_600.0)
-    human_s: Distribution = LogNormal(45.0, 1.2, high=7_200.0)
-    idle_s: Distribution = LogNormal(1_200.0, 1.0, high=43_200.0)
+    tool_s: Distribution = field(default=LogNormal(2.0, 1.2, high=3_600.0))
+    human_s: Distribution = field(default=LogNormal(45.0, 1.2, high=7_200.0))
+    idle_s: Distribution = field(default=LogNormal(1_200.0, 1.0, high=43_200.0))
     idle_ratio: float = 0.1
 
     def __post_init__(self) -> None:
@@ -313,7 +313,8 @@ class HistoryEdits:
         and the others never (the sessions' ratios follow a beta distribution; this is the
         correlation between two turns of a session).  In [0, 1).
     kept_ratio : Distribution
-        Share of the history, beyond system prompt and tools, that stays in place; in [0, 1].
+        Share of the history, beyond system prompt, tools and the context with which a subagent
+        began, that stays in place; in [0, 1].
     replaced_ratio : float
         Length of the replacement ÷ length of what was removed: 1, rewritten at equal length; 0, the
         end of the history is dropped (the user rewinds).
@@ -328,11 +329,11 @@ class HistoryEdits:
 
     rewrite_ratio: float = 0.02
     rewrite_spread: float = 0.0
-    kept_ratio: Distribution = Uniform(0.0, 1.0)
+    kept_ratio: Distribution = field(default=Uniform(0.0, 1.0))
     replaced_ratio: float = 1.0
     compaction_ratio: float = 0.0
     instruction_tokens: float = 400.0
-    summary_tokens: Distribution = LogNormal(2_000.0, 0.5)
+    summary_tokens: Distribution = field(default=LogNormal(2_000.0, 0.5))
 
     def __post_init__(self) -> None:
         _number(self, "rewrite_ratio", 0, 1)
@@ -374,10 +375,10 @@ class Forks:
     """
 
     spawn_ratio: float = 0.0
-    children: Distribution = Constant(2.0)
-    shared_ratio: Distribution = Constant(1.0)
-    turns: Distribution = LogNormal(10.0, 0.8, high=200.0)
-    delay_s: Distribution = LogNormal(0.5, 0.5)
+    children: Distribution = field(default=Constant(2.0))
+    shared_ratio: Distribution = field(default=Constant(1.0))
+    turns: Distribution = field(default=LogNormal(10.0, 0.8, high=200.0))
+    delay_s: Distribution = field(default=LogNormal(0.5, 0.5))
     joined: bool = True
     levels: int = 1
 

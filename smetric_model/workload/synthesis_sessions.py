@@ -142,7 +142,7 @@ class Families:
         return Families(**{name: np.concatenate(arrays) for name, arrays in values.items()})
 
     def select(self, chosen: npt.NDArray[np.bool_]) -> Families:
-        """Some of the families, counted from 0 again.
+        """Take some of the families, counted from 0 again.
 
         Parameters
         ----------
@@ -423,7 +423,7 @@ class FamilySource:
 
 
 def _running_sums(step: FloatArray, offsets: IntArray, out: FloatArray) -> None:
-    """Running sums within each session, in whole milliseconds."""
+    """Sum up within each session, in whole milliseconds."""
     total = np.cumsum(np.rint(step * 1e3).astype(np.int64))
     base = np.repeat(total[offsets[:-1]], np.diff(offsets))
     out[:] = (total - base) / 1e3
