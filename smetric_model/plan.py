@@ -367,7 +367,7 @@ def _instances_needed(prediction: Prediction, rate_rps: float, wanted: float) ->
 
     def enough(instances: int) -> bool:
         scenario = prediction.scenario.replace(**{"cluster.instances": instances})
-        other = Prediction(scenario, prediction.demand, prediction.reuse)
+        other = prediction.on(scenario)
         return other.within_slo(rate_rps)[0] >= wanted
 
     high = max(prediction.cluster.instances, 1)

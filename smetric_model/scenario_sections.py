@@ -93,8 +93,12 @@ class LlmSection(Spec):
         "Qwen3-Coder-30B-A3B-Instruct",
         description="Name in the catalog, or path of a Hugging Face `config.json`.",
     )
-    weight_dtype: Dtype = Field("bf16", description="Type of the weights in GPU memory.")
-    kv_dtype: Dtype = Field("bf16", description="Type of the KV cache.")
+    weight_dtype: Dtype | None = Field(
+        None, description="Type of the weights in GPU memory; by default the checkpoint's own."
+    )
+    kv_dtype: Dtype | None = Field(
+        None, description="Type of the KV cache; by default what the checkpoint asks for."
+    )
 
 
 class EngineSection(Spec):

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from smetric_model import Scenario
 from smetric_model._scenario_text import scenario_markdown
+from smetric_model.analytic.demand import instance_of
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
 from smetric_model.scenario import Dtype, RouterSection, SloSection
@@ -351,6 +352,8 @@ CHANGES = {
     "cluster.nic_efficiency": 0.5,
     "client.timeout_s": 100.0,
     "workload.trace": "other.parquet",
+    "llm.weight_dtype": "fp8",
+    "llm.kv_dtype": "fp8",
 }
 
 
@@ -495,7 +498,11 @@ def test_the_shipped_scenario_reads() -> None:
 @pytest.mark.shared
 def test_the_example_is_the_defaults(shared_dir: Path) -> None:
     path = shared_dir / "scenario.example.toml"
-    assert Scenario.from_toml(path) == Scenario()
+    example = Scenario.from_toml(path)
+    # The example writes its checkpoint's own types out; left out, they follow the checkpoint, so
+    # that an FP8 model is not converted to BF16 behind the user's back.
+    assert example == Scenario().replace(**{"llm.weight_dtype": "bf16", "llm.kv_dtype": "bf16"})
+    assert instance_of(example) == instance_of(Scenario())
     # backoff_s and the pools are named in the design, not in the example.
     written = {f"{s}.{k}" if s else k for s, k in KEYS}
     for section, table in tomllib.loads(path.read_text()).items():

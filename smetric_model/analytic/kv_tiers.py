@@ -30,7 +30,8 @@ class ReuseProfile:
     Attributes
     ----------
     tokens, gap_s : ndarray of float, shape (pieces,)
-        Tokens reused together, and the time since they were last touched [tokens], [s].
+        Tokens reused together, and the time since they were last touched [tokens], [s]; ``inf``
+        where it is not known (another session's clock): only a store without limit serves them.
     request : ndarray of int, shape (pieces,)
         Request that reuses them; deeper pieces of a request were never touched later than
         shallower ones.
@@ -48,10 +49,21 @@ class ReuseProfile:
 
     @cached_property
     def _sorted(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Gaps in order; cumulative tokens and token-seconds per request up to each."""
-        order = np.argsort(self.gap_s, kind="stable")
+        """Finite gaps in order; cumulative tokens and token-seconds per request, from 0."""
+        finite = np.flatnonzero(np.isfinite(self.gap_s))
+        order = finite[np.argsort(self.gap_s[finite], kind="stable")]
         gap, tokens = self.gap_s[order], self.tokens[order] / self.requests
-        return gap, np.cumsum(tokens), np.cumsum(tokens * gap)
+        zero = np.zeros(1)
+        return (
+            gap,
+            np.concatenate((zero, np.cumsum(tokens))),
+            np.concatenate((zero, np.cumsum(tokens * gap))),
+        )
+
+    @cached_property
+    def _content_at_gaps(self) -> NDArray[np.float64]:
+        """Token-seconds of a request in stores that keep for each of the gaps."""
+        return np.asarray(self.resident_token_s(self._sorted[0]))
 
     @property
     def reused_tokens(self) -> float:
@@ -74,9 +86,10 @@ class ReuseProfile:
         gap, tokens, token_s = self._sorted
         tau = np.asarray(retention_s, dtype=float)
         kept = np.searchsorted(gap, tau, side="right")
-        below = np.where(kept > 0, np.concatenate(([0.0], token_s))[kept], 0.0)
-        above = (tokens[-1] if tokens.size else 0.0) - np.concatenate(([0.0], tokens))[kept]
-        result = below + above * tau + self.new_tokens * tau
+        rest = self.reused_tokens - tokens[kept] + self.new_tokens
+        # a store without limit grows without limit, unless nothing in it ever dies
+        with np.errstate(invalid="ignore"):
+            result = token_s[kept] + np.where(rest > 0, rest * tau, 0.0)
         return result if result.ndim else float(result)
 
     def retention_s(self, capacity_tokens: float, rate_rps: float) -> float:
@@ -99,26 +112,24 @@ class ReuseProfile:
         if rate_rps <= 0:
             return float("inf")
         target = capacity_tokens / rate_rps
-        gap, _, _ = self._sorted
+        gap, tokens, _ = self._sorted
         # the content is piecewise linear in τ with kinks at the gaps
-        at_kinks = np.asarray(self.resident_token_s(gap)) if gap.size else np.empty(0)
-        index = int(np.searchsorted(at_kinks, target))
+        index = int(np.searchsorted(self._content_at_gaps, target))
         start = float(gap[index - 1]) if index else 0.0
-        content = float(at_kinks[index - 1]) if index else 0.0
-        _, tokens, _ = self._sorted
-        total = float(tokens[-1]) if tokens.size else 0.0
-        slope = self.new_tokens + total - (float(tokens[index - 1]) if index else 0.0)
-        if slope <= 0:
+        content = float(self._content_at_gaps[index - 1]) if index else 0.0
+        slope = self.new_tokens + self.reused_tokens - float(tokens[index])
+        if slope <= 1e-12 * (self.new_tokens + self.reused_tokens):
             return float("inf")
         return start + (target - content) / slope
 
     def hit_ratio(self, retention_s: float) -> float:
         """Return the share of reusable tokens that a store keeping for ``retention_s`` serves."""
-        gap, tokens, _ = self._sorted
-        if not gap.size:
+        if not self.tokens.size:
             return 0.0
-        kept = int(np.searchsorted(gap, retention_s, side="right"))
-        return float(tokens[kept - 1] / tokens[-1]) if kept else 0.0
+        if retention_s == float("inf"):
+            return 1.0
+        gap, tokens, _ = self._sorted
+        return float(tokens[np.searchsorted(gap, retention_s, side="right")] / self.reused_tokens)
 
     def retention_for(self, ratio: float) -> float:
         """Return the shortest time a store must keep KV to serve a share of the reusable tokens.
@@ -131,13 +142,13 @@ class ReuseProfile:
         Returns
         -------
         float
-            τ [s]; 0 where nothing is reusable.
+            τ [s]; 0 where nothing is reusable, ``inf`` where that share has no finite gap.
         """
-        gap, tokens, _ = self._sorted
-        if not gap.size:
+        if not self.tokens.size:
             return 0.0
-        index = int(np.searchsorted(tokens, ratio * tokens[-1] * (1 - 1e-12)))
-        return float(gap[min(index, gap.size - 1)])
+        gap, tokens, _ = self._sorted
+        index = int(np.searchsorted(tokens[1:], ratio * self.reused_tokens * (1 - 1e-9)))
+        return float(gap[index]) if index < gap.size else float("inf")
 
     def hit_tokens(self, retention_s: float) -> NDArray[np.float64]:
         """Return how many tokens of each request a store keeping for ``retention_s`` serves.

@@ -104,6 +104,18 @@ class Prediction:
         )
         self.ttft_limit_s = np.asarray(scenario.slo.ttft_s(self.prompt_tokens), dtype=float)
 
+    def on(self, scenario: Scenario) -> Prediction:
+        """Return the same prediction for another cluster, sharing what does not depend on it.
+
+        Parameters
+        ----------
+        scenario : Scenario
+            Same LLM, engine and workload.
+        """
+        other = Prediction(scenario, self.demand, self.reuse)
+        other._instances = self._instances
+        return other
+
     # --- tiers ------------------------------------------------------------------------------
 
     def hits(self, rate_rps: float) -> TierHits:

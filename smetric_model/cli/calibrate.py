@@ -29,8 +29,12 @@ def command(
     import tomli_w
     from rich.console import Console
 
-    from smetric_model.analytic.calibration import PARAMETERS, calibrate, to_table
-    from smetric_model.analytic.measurements import read_measurements
+    from smetric_model.analytic.calibration import (
+        PARAMETERS,
+        calibrate,
+        read_measurements,
+        to_table,
+    )
     from smetric_model.catalog.gpu import get_gpu
 
     table = read_measurements(measurements)
@@ -39,7 +43,7 @@ def command(
     entries = {name: to_table(fit) for name, fit in engines.items()}
     if write is not None:
         head = (
-            "# Written by `smetric-model calibrate`; every number's provenance is listed below it.\n"
+            "# Written by `smetric-model calibrate`; the provenance of every number follows it.\n"
             "# Measurements: third-party published rows (not part of this package).\n\n"
         )
         write.write_text(head + tomli_w.dumps({gpu: entries}))
@@ -83,12 +87,12 @@ def command(
             ["row", "measured s", "fitted s", "error %", "left out %"],
             [
                 [
-                    r.id,
-                    f"{r.value_s:.4g}",
-                    f"{r.fitted_s:.4g}",
-                    f"{100 * r.error_ratio:+.1f}",
-                    f"{100 * r.left_out_error_ratio:+.1f}",
+                    str(r["id"]),
+                    f"{r['value_s']:.4g}",
+                    f"{r['fitted_s']:.4g}",
+                    f"{100 * r['error_ratio']:+.1f}",
+                    f"{100 * r['left_out_error_ratio']:+.1f}",
                 ]
-                for r in fit.rows.itertuples(index=False)
+                for r in fit.rows.to_dict("records")
             ],
         )

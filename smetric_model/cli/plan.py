@@ -60,6 +60,8 @@ def command(
     if trace is not None:
         changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
         changes |= {"workload.rate_rps": "trace"}
+    if llm is not None:  # another checkpoint has types of its own
+        changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
     for key, value in (
         ("llm.name", llm),
         ("engine.gpu", gpu),

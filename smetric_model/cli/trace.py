@@ -266,6 +266,7 @@ def reuse(
         curve = hit_curve(trace, list(sizes) or None, optimum=optimum, touches=touches)
         if kv_bytes_per_token is not None:
             curve.insert(1, "size_gb", curve["size_tokens"] * kv_bytes_per_token / 1e9)
+        result["optimum_is_exact"] = optimum or None  # nothing is sampled
         result["hit_curve"] = curve.to_dict("list")
         tables["hit_curve"] = curve
         tables["working_set"] = working_set(trace, window_s, touches)

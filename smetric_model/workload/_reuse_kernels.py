@@ -321,53 +321,61 @@ def continued(  # type: ignore[no-untyped-def]
 
     Request ``j`` is continued by ``i`` if all but the last block of ``j`` is a prefix of ``i``,
     reaches beyond the common prefix, and ``i`` is longer; of several the one with the longest
-    prefix, of these the first.  ``candidates`` counts those with an equally long prefix.
+    prefix, of these the first.  ``candidates`` counts those that end where it does.
     """
     requests = leaf.size
     head = np.full(parent.size, -1, np.int64)
-    entry_depth = np.empty(requests, np.int64)
-    entry_request = np.empty(requests, np.int64)
+    entry_depth = np.zeros(requests, np.int64)  # an entry bears its request's number
     entry_next = np.empty(requests, np.int64)
+    entry_last = np.empty(requests, np.int64)  # of the first entry of a depth: the newest one
+    entry_count = np.zeros(
+        requests, np.int64
+    )  # of the first entry of a depth: requests ending there
     stack = np.empty(longest + 1, np.int64)
     for request in range(requests):
         depth = _path(leaf[request], parent, stack)
         found = -1
-        length = -1
         same = 0
         for level in range(depth):  # leaf first
             segment = stack[level]
             reach = min(end[segment], blocks[request])
             entry = head[segment]  # deepest first, equal depths in order of arrival
-            while entry >= 0:
-                if found >= 0 and entry_depth[entry] < length:
-                    break
+            while entry >= 0 and found < 0:
                 if entry_depth[entry] <= reach:
                     if entry_depth[entry] <= common[request]:
                         break
-                    if prompt_tokens[request] > prompt_tokens[entry_request[entry]]:
-                        if found < 0:
-                            found = entry_request[entry]
-                            length = entry_depth[entry]
-                        same += 1
+                    if entry_count[entry] > 0:
+                        same = entry_count[entry]
+                    if prompt_tokens[request] > prompt_tokens[entry]:
+                        found = entry
                 entry = entry_next[entry]
             if found >= 0 or start[segment] <= common[request]:
                 break
         predecessor[request] = found
-        candidates[request] = same
+        candidates[request] = same if found >= 0 else 0
         ends = blocks[request] - 1
         if ends <= 0:
-            entry_depth[request] = 0
             continue
         segment = leaf[request]
         while parent[segment] >= 0 and start[segment] >= ends:
             segment = parent[segment]
-        entry_depth[request] = ends
-        entry_request[request] = request
         before = -1
         entry = head[segment]
-        while entry >= 0 and entry_depth[entry] >= ends:
+        while entry >= 0 and entry_depth[entry] > ends:
             before = entry
             entry = entry_next[entry]
+        if entry >= 0 and entry_depth[entry] == ends:
+            # Only a shorter prompt can ever be chosen before those that end here already.
+            entry_count[entry] += 1
+            before = entry_last[entry]
+            if prompt_tokens[request] >= prompt_tokens[before]:
+                continue
+            entry_last[entry] = request
+            entry = entry_next[before]
+        else:
+            entry_count[request] = 1
+            entry_last[request] = request
+        entry_depth[request] = ends
         entry_next[request] = entry
         if before < 0:
             head[segment] = request

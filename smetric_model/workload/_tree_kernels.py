@@ -10,7 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["depths", "encode_runs", "insert_paths", "rehash", "resolve_leaves", "root_of"]
+__all__ = [
+    "depths",
+    "encode_runs",
+    "insert_paths",
+    "path_runs",
+    "rehash",
+    "resolve_leaves",
+    "root_of",
+]
 
 _MIX_A = np.uint64(0x9E3779B97F4A7C15)
 _MIX_B = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -229,3 +237,35 @@ def root_of(parent):  # type: ignore[no-untyped-def]
     for node in range(parent.size):
         root[node] = node if parent[node] < 0 else root[parent[node]]
     return root
+
+
+@njit(cache=True)
+def path_runs(  # type: ignore[no-untyped-def]
+    parent, start, end, first_id, longest, leaf, blocks, offsets, first, count, fill
+):
+    """Write each path as runs of chained ids, neighbours joined; once to count, once to fill."""
+    stack = np.empty(longest + 1, np.int64)
+    runs = 0
+    for path in range(leaf.size):
+        offsets[path] = runs
+        depth = 0
+        node = leaf[path]
+        while parent[node] >= 0:
+            stack[depth] = node
+            depth += 1
+            node = parent[node]
+        follows = -1  # id that would continue the run before
+        for level in range(depth - 1, -1, -1):
+            segment = stack[level]
+            length = min(end[segment], blocks[path]) - start[segment]
+            if first_id[segment] == follows:
+                if fill:
+                    count[runs - 1] += length
+            else:
+                if fill:
+                    first[runs] = first_id[segment]
+                    count[runs] = length
+                runs += 1
+            follows = first_id[segment] + length
+    offsets[leaf.size] = runs
+    return runs

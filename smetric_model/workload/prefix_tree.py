@@ -115,6 +115,35 @@ class PrefixTree:
         parts = [np.arange(first[s], first[s] + n) for s, n in zip(segments, counts, strict=True)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
+    def runs(self) -> tuple[IntArray, IntArray, IntArray]:
+        """All paths as runs of chained ids.
+
+        Returns
+        -------
+        offsets : ndarray of int64, shape (requests + 1,)
+            Where each request's runs begin.
+        first, count : ndarray of int64
+            First id and length [blocks] of each run.
+        """
+        from smetric_model.workload._tree_kernels import path_runs
+
+        offsets = np.empty(self.request_segment.size + 1, np.int64)
+        arguments = (
+            self.parent,
+            self.start_block,
+            self.end_block,
+            self.first_block_id,
+            int(self.path_lengths().max(initial=0)),
+            self.request_segment,
+            self.request_blocks,
+            offsets,
+        )
+        none = np.empty(1, np.int64)
+        size = path_runs(*arguments, none, none, False)
+        first, count = np.empty(max(size, 1), np.int64), np.empty(max(size, 1), np.int64)
+        path_runs(*arguments, first, count, True)
+        return offsets, first[:size], count[:size]
+
     def path_lengths(self) -> npt.NDArray[np.int32]:
         """Count the segments from the root down to each segment, roots left out.
 

@@ -33,9 +33,9 @@ class InferredSessions:
         The trace with ``session_id``, ``turn`` and ``parent`` filled in.
     limits : dict of str to float
         ``sessions``; ``first_turn_ratio``; ``ambiguous_ratio``, requests for which several earlier
-        ones were equally good; ``branched_requests``, continued more than once (a fork, a retry or
-        a guess that went wrong); ``short_ratio``, requests of no more than one block beyond the
-        common prefix, which cannot be told apart and always count as first turns;
+        ones had equally long prefixes; ``branched_requests``, continued more than once (a fork, a
+        retry or a guess that went wrong); ``short_ratio``, requests of no more than one block
+        beyond the common prefix, which cannot be told apart and always count as first turns;
         ``reset_floor_ratio``, requests counted as first turns although they reuse something beyond
         the common prefix (rewritten history, or chance).
     """

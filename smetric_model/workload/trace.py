@@ -183,11 +183,12 @@ class Trace:
             If the trace names no sessions.
         """
         if self.sessions is None:
-            raise TraceError(
-                f"the {self.format} trace names no sessions: infer them first "
-                "(infer_sessions, or --infer-sessions)",
-                self.source,
+            remedy = (
+                "and carries no block ids to infer them from"
+                if self.tree is None
+                else "infer them first (infer_sessions, or --infer-sessions)"
             )
+            raise TraceError(f"the {self.format} trace names no sessions, {remedy}", self.source)
         return self.column("session_id").astype(np.int64)
 
     def require_shared_clock(self) -> None:

@@ -400,7 +400,9 @@ def test_weka_directory_of_pretty_printed_documents(tmp_path) -> None:
     for name in ("a", "b"):
         text = json.dumps(document(name, [ask(0, [1, 2])]), indent=1)
         (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "c.json").touch()
     trace = load_trace(tmp_path)
+    assert notes(trace, "dropped") == {"an empty file": 1}
     assert (len(trace), trace.sessions) == (2, 2)
 
 
@@ -411,9 +413,9 @@ def test_weka_directory_of_pretty_printed_documents(tmp_path) -> None:
         (document("a", "x"), "requests is not a list"),
         (document("a", [3]), "an entry of requests is not an object"),
         (document("a", [ask(0, [1])], block_size=0), "block_size is 0"),
-        (document("a", [ask(0, [1])], hash_id_scope="x"), "hash_id_scope is 'x'"),
+        (document("a", [ask(0, [1])], hash_id_scope=5), "hash_id_scope is 5"),
         (document("a", [ask(0, [1]) | {"model": 3}]), "model is 3"),
-        (document("a", [{"t": 0, "type": "n", "in": 1, "out": 1}]), "key 'hash_ids' is missing"),
+        (document("a", [{"t": 0, "type": "n", "out": 1}]), "key 'in' is missing"),
     ],
 )
 def test_wrong_weka_documents(tmp_path, row, match) -> None:
@@ -427,7 +429,70 @@ def test_weka_block_sizes_must_agree(tmp_path) -> None:
         load_trace(write(tmp_path / "t", rows))
 
 
-# -- LMCache, Azure, ServeGen --------------------------------------------------------------------
+def test_weka_requests_without_block_ids(tmp_path) -> None:
+    requests = [ask(0, [1, 2]), ask(1, [1, 2]) | {"hash_ids": None}, ask(2, [1, 2])]
+    trace = load_trace(write(tmp_path / "t", [document("a", requests, hash_id_scope="other")]))
+    assert ideal_reuse(trace).tolist() == [0, 0, 128]
+    assert notes(trace, "noted") == {
+        "a request without block ids; all of it is new": 1,
+        "an unknown hash_id_scope, taken as local": 1,
+    }
+
+
+def test_other_formats_in_parquet(tmp_path) -> None:
+    """Published data sets often come as Parquet; absent keys are then null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    inner = [ask(0, [7]), ask(20, [7, 8])]
+    requests = [ask(0, [1]), subagent(100.5, inner), ask(200, [1, 2])]
+    pq.write_table(pa.Table.from_pylist([document("a", requests)]), tmp_path / "weka.parquet")
+    trace = load_trace(tmp_path / "weka.parquet")
+    assert (trace.format, trace.sessions, len(trace)) == ("weka", 2, 4)
+    assert ideal_reuse(trace).sum() == 128
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "mooncake.parquet")
+    assert ideal_reuse(load_trace(tmp_path / "mooncake.parquet")).tolist() == [0, 1024]
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(TraceError, match="not a known trace format: keys a;"):
+        load_trace(tmp_path / "other.parquet")
+
+
+# -- TraceLab, LMCache, Azure, ServeGen ----------------------------------------------------------
+
+
+def test_tracelab(tmp_path) -> None:
+    def row(index, second, total, prefix, kind):
+        stamp = f"2026-08-25T00:00:{second:02}"
+        return {
+            "session_id": "s",
+            "provider": "codex",
+            "round_index": index,
+            "model": "m",
+            "input_tokens_total": total,
+            "prefix_tokens": prefix,
+            "newly_append_tokens": total - prefix,
+            "output_tokens": 9,
+            "timing_events": [
+                {"event_type": kind, "timestamp": stamp + "Z"},
+                {"event_type": "text", "timestamp": stamp + ".500+00:00"},
+            ],
+        }
+
+    rows = [
+        row(0, 1, 9000, 0, "user_message"),
+        row(1, 5, 9900, 3456, "tool_result"),
+        row(2, 9, 9999, 5, "tool_result") | {"prefix_tokens": 6},
+    ]
+    trace = load_trace(write(tmp_path / "t", rows))
+    assert (trace.format, trace.tree, trace.session_names) == ("tracelab", None, ("codex/s",))
+    np.testing.assert_allclose(trace.column("arrival_s"), [0, 4, 8])
+    np.testing.assert_allclose(trace.column("think_time_s"), [math.nan, 3.5, 3.5])
+    assert trace.requests["trigger"].tolist() == ["user", "agent", "agent"]
+    assert notes(trace, "noted") == {
+        "prefix_tokens and newly_append_tokens do not sum to the input": 1
+    }
+    with pytest.raises(TraceError, match="holds no timestamp"):
+        load_trace(write(tmp_path / "u", [rows[0] | {"timing_events": []}]))
 
 
 def test_lmcache_texts(tmp_path) -> None:

@@ -139,3 +139,64 @@ def test_every_column_is_documented_once() -> None:
     names = [column.name for column in (*REQUEST_COLUMNS, *BLOCK_COLUMNS)]
     assert len(set(names)) == len(names)
     assert all(column.meaning.endswith(".") for column in (*REQUEST_COLUMNS, *BLOCK_COLUMNS))
+
+
+def test_columns_and_rows_are_read_alike(tmp_path, monkeypatch) -> None:
+    """Sound Parquet batches are taken as columns; row by row they must give the same trace."""
+    from smetric_model.datafiles import data_dir
+    from smetric_model.workload.formats import _native_columns
+
+    taken = []
+    original = _native_columns.take_batch
+
+    def count(*arguments):
+        taken.append(original(*arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(_native_columns, "take_batch", count)
+    path = data_dir() / "traces" / "agents-small.parquet"
+    fast = load_trace(path)
+    assert taken == [True]
+    monkeypatch.setattr(_native_columns, "take_batch", lambda *_: False)
+    slow = load_trace(path)
+    assert fast.requests["model"].isna().all()
+    same(fast, slow)
+    assert [vars(e) for e in fast.report] == [vars(e) for e in slow.report]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("prompt_tokens", -7, ":3: prompt_tokens is -7"),
+        ("prompt_tokens", None, ":3: prompt_tokens is None"),
+        ("output_tokens", 2**40, ":3: output_tokens is 1099511627776"),
+        ("arrival_s", -1.0, ":3: arrival_s is -1.0"),
+        ("think_time_s", -2.0, ":3: think_time_s is -2.0"),
+        ("turn", -3, ":3: turn is -3"),
+        ("block_count", [0], ":3: block_count holds a number below 1"),
+        ("block_count", [1, 2], ":3: block_first and block_count differ"),
+    ],
+)
+def test_wrong_values_in_parquet_name_the_row(tmp_path, name, value, match) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = {
+        "request_id": 0,
+        "arrival_s": 1.0,
+        "prompt_tokens": 4,
+        "output_tokens": 1,
+        "think_time_s": 1.0,
+        "turn": 0,
+        "block_first": [1],
+        "block_count": [1],
+    }
+    rows = [row, row, row | {name: value}, row]
+    table = pa.Table.from_pylist(rows).replace_schema_metadata(
+        {"smetric_trace": '{"smetric_trace": 1, "block_tokens": 4}'}
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(TraceError, match=match) as caught:
+        load_trace(tmp_path / "t.parquet")
+    assert caught.value.line == 3
+    assert len(load_trace(tmp_path / "t.parquet", on_error="skip")) == 3

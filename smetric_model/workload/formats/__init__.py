@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from smetric_model.errors import TraceError
 from smetric_model.workload.formats._lines import read_lines, read_start
@@ -24,9 +24,12 @@ FORMATS: dict[str, str] = {
     "bailian": "JSON lines with chat_id, parent_chat_id, timestamp, input_length, hash_ids",
     "tair": "JSON lines with timestamp, input_length, output_length, block_ids",
     "lmcache": "JSON lines with timestamp, input, output (texts), session_id",
+    "tracelab": "JSON lines with session_id, round_index, input_tokens_total, timing_events",
     "azure": "CSV with the header TIMESTAMP,ContextTokens,GeneratedTokens",
     "servegen": "a client's chunk-N-trace.csv beside its chunk-N-dataset.json",
 }
+
+_SERVEGEN = "-trace.csv"
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,15 @@ def read(
     if block_tokens is not None and block_tokens < 1:
         raise TraceError(f"block_tokens is {block_tokens}; at least 1 is needed", path)
     options = Options(on_error, time_unit, duplicates, block_tokens, seed)
-    files = _files(path)
-    name = format_name or sniff(files[0])
+    files, empty = _files(path)
+    name = format_name or sniff(next((f for f in files if f.name.endswith(_SERVEGEN)), files[0]))
+    trace = _read(files, path, name, options)
+    if empty:
+        trace.report.add("dropped", "an empty file", count=empty)
+    return trace
+
+
+def _read(files: list[Path], path: Path, name: str, options: Options) -> Trace:
     if name == "smetric":
         from smetric_model.workload.formats import _native
 
@@ -72,13 +82,15 @@ def read(
     return _json_lines.read(files, path, name, options)
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path) -> tuple[list[Path], int]:
+    """Files of a trace, and how many more are empty (in a directory; a lone one is an error)."""
     if not path.is_dir():
-        return [path]
-    files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        return [path], 0
+    found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    files = [p for p in found if p.stat().st_size]
     if not files:
-        raise TraceError("the directory holds no files", path)
-    return files
+        raise TraceError("the directory holds no files with content", path)
+    return files, len(found) - len(files)
 
 
 def sniff(path: Path) -> str:
@@ -89,35 +101,43 @@ def sniff(path: Path) -> str:
     TraceError
         If it is none of :data:`FORMATS`.
     """
-    if read_start(path, 4) == b"PAR1":
-        return "smetric"
     from smetric_model.workload.formats import _csv, _json_lines
+    from smetric_model.workload.formats._parquet import MAGIC, metadata_value, parquet_columns
 
+    if read_start(path, 4) == MAGIC:
+        if metadata_value(path) is not None:
+            return "smetric"
+        return _known(parquet_columns(path), path, None)
     for _, line in read_lines(path):
         csv = None if line[:1] in (b"{", b"[") else _csv.sniff_line(line)
         if csv is not None:
             return csv
         break
     number, row = _json_lines.first_object(path)
-    name = _by_keys(row)
+    return _known(list(row), path, number)
+
+
+def _known(keys: list[str], path: Path, line: int | None) -> str:
+    name = _by_keys(set(keys))
     if name is None:
         raise TraceError(
-            f"not a known trace format: keys {', '.join(map(str, list(row)[:8]))}; known are "
+            f"not a known trace format: keys {', '.join(keys[:8])[:200]}; known are "
             + "; ".join(f"{key} ({what})" for key, what in FORMATS.items()),
             path,
-            number,
+            line,
         )
     return name
 
 
-def _by_keys(row: dict[str, Any]) -> str | None:
-    keys = row.keys()
+def _by_keys(keys: set[str]) -> str | None:
     if "smetric_trace" in keys:
         return "smetric"
     if "requests" in keys and ("block_size" in keys or "hash_id_scope" in keys):
         return "weka"
     if {"chat_id", "input_length", "hash_ids"} <= keys:
         return "bailian"
+    if {"input_tokens_total", "round_index", "timing_events"} <= keys:
+        return "tracelab"
     if {"timestamp", "input", "output"} <= keys:
         return "lmcache"
     if (

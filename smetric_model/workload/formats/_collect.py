@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from smetric_model.errors import TraceError
 from smetric_model.workload.formats._record import Record
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
-from smetric_model.workload.trace import LoadReport, SessionClock, Trace
+from smetric_model.workload.trace import MAX_EXAMPLES, LoadReport, SessionClock, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +96,49 @@ class Collector:
             self._pending_blocks += 0 if record.ids is None else record.ids.size
             if self._pending_blocks > _BATCH_BLOCKS or len(self._pending) >= _BATCH_PATHS:
                 self._flush()
+
+    def extend_columns(
+        self,
+        columns: dict[str, Any],
+        runs: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    ) -> None:
+        """Take many requests at once, all of them sound.
+
+        Parameters
+        ----------
+        columns : dict
+            Arrays ``line``, ``arrival``, ``prompt_tokens``, ``output_tokens``, ``turn``,
+            ``think_time_s``, ``e2e_s`` and lists ``key``, ``parent``, ``session``, ``trigger``,
+            ``model`` (None: unknown); as in :class:`Record`.  Models are the namespaces.
+        runs : tuple of ndarray or None
+            Offsets, first ids and lengths of each path's runs.
+        """
+        self._flush()
+        silent = columns["output_tokens"] == 0
+        if silent.any():
+            lines = columns["line"][silent]
+            for line in lines[:MAX_EXAMPLES].tolist():
+                self.report.add("noted", "an output of no tokens, kept", line)
+            if lines.size > MAX_EXAMPLES:
+                self.report.add(
+                    "noted", "an output of no tokens, kept", count=lines.size - MAX_EXAMPLES
+                )
+        for name in ("arrival", "think_time_s", "e2e_s"):
+            self._numbers.setdefault(name, []).append(columns[name])
+        for name in ("line", "prompt_tokens", "output_tokens", "turn"):
+            self._labels.setdefault(name, []).append(columns[name])
+        for name in ("session", "trigger", "model", "parent", "key"):
+            kind = "key" if name == "parent" else name
+            codes = np.array([self._code(kind, value) for value in columns[name]], dtype=np.int64)
+            self._labels.setdefault(name, []).append(codes)
+        roots = [self._builder.root(model) for model in columns["model"]]
+        if runs is None:
+            empty = np.zeros(0, np.int64)
+            self._builder.add_runs(roots, empty, empty, np.zeros(len(roots) + 1, np.int64))
+        else:
+            self._any_blocks = True
+            offsets, first, count = runs
+            self._builder.add_runs(roots, first, count, offsets)
 
     def _check_blocks(self, record: Record) -> None:
         if record.ids is None or self.block_tokens is None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from smetric_model.errors import TraceError
-from smetric_model.workload.formats import _bailian, _lmcache, _mooncake, _weka
+from smetric_model.workload.formats import _bailian, _lmcache, _mooncake, _tracelab, _weka
 from smetric_model.workload.formats._collect import Collector
 from smetric_model.workload.formats._lines import MAX_LINE_BYTES, read_lines, read_start
+from smetric_model.workload.formats._parquet import MAGIC, parquet_rows
 from smetric_model.workload.formats._record import BadLineError, Record
 from smetric_model.workload.trace import LoadReport, SessionClock, Trace
 
@@ -27,9 +28,13 @@ Parser = Callable[[dict[str, Any], int], list[Record]]
 _PROBE_LINES = 256
 _BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _TAIR_BLOCK_TOKENS = 256
+#: A row can be a whole session.
+_PARQUET_ROWS = 16
 
 
-def _loads(line: bytes) -> dict[str, Any]:
+def _loads(line: bytes | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(line, dict):  # a row of Parquet
+        return line
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -39,11 +44,16 @@ def _loads(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
+def _objects(path: Path) -> Iterator[tuple[int, bytes | dict[str, Any]]]:
     """One JSON text at a time: each line, or the whole file where the first line opens one.
+
+    Parquet files give their rows.
 
     A pretty-printed document begins with a line of nothing but ``{``.
     """
+    if read_start(path, 4) == MAGIC:
+        yield from parquet_rows(path, _PARQUET_ROWS)
+        return
     lines = read_lines(path)
     try:
         first = next(lines)
@@ -91,6 +101,7 @@ def read(files: list[Path], source: Path, name: str, options: Options) -> Trace:
         ),
         "tair": (_mooncake.parse_tair, "ms", "shared", _TAIR_BLOCK_TOKENS),
         "bailian": (_bailian.parse, "s", "shared", _bailian.BLOCK_TOKENS),
+        "tracelab": (_tracelab.TracelabReader(report).parse, "s", "shared", 1),
         "lmcache": (_lmcache.LmcacheReader(report).parse, "us", "shared", _lmcache.BLOCK_TOKENS),
     }
     parse, unit, clock, usual = table[name]

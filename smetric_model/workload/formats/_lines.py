@@ -149,11 +149,16 @@ def read_start(path: Path, count: int) -> bytes:
     TraceError
         If the file is empty, a Git LFS pointer, or damaged.
     """
+    parts: list[bytes] = []
     with open_trace_file(path) as file:
         try:
-            return file.read(count)
+            # In pieces: a reader sets aside as much memory as it is asked for.
+            while count > 0 and (part := file.read(min(count, _CHUNK_BYTES))):
+                parts.append(part)
+                count -= len(part)
+            return b"".join(parts)
         except _damage() as error:
-            raise TraceError(f"damaged compressed data: {error}", path) from None
+            raise TraceError(f"damaged compressed data: {error}", path, 1) from None
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -17,7 +17,8 @@ import orjson
 from smetric_model.errors import TraceError
 from smetric_model.workload.columns import SCHEMA_VERSION
 from smetric_model.workload.formats._collect import Collector
-from smetric_model.workload.formats._lines import read_lines
+from smetric_model.workload.formats._lines import read_lines, read_start
+from smetric_model.workload.formats._parquet import MAGIC, metadata_value, parquet_batches
 from smetric_model.workload.formats._record import (
     BadLineError,
     Record,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "write"]
 
-_ROWS = 8192
+_ROWS = 65_536
 _BELOW_0_UNKNOWN = ("turn", "parent", "source_line")
 _META_KEY = b"smetric_trace"
 
@@ -86,6 +87,7 @@ def _record(row: dict[str, Any], line: int) -> Record:
         counts=counts,
         session=None if session is None else str(session),
         turn=-1 if turn is None else tokens(turn, "turn"),
+        namespace=row.get("model"),
         key=row.get("request_id"),
         parent=None if parent is None or parent < 0 else parent,
         think_time_s=optional_seconds(row.get("think_time_s"), "think_time_s"),
@@ -101,7 +103,8 @@ def read(files: list[Path], source: Path, options: Options) -> Trace:
         raise TraceError("a trace of this schema is one file, this is a directory", source)
     path = files[0]
     report = LoadReport()
-    rows = _parquet_rows(path) if _is_parquet(path) else _json_rows(path)
+    parquet = read_start(path, 4) == MAGIC
+    rows = _parquet_rows(path) if parquet else _json_rows(path)
     try:
         _, first = next(rows)
         header = _header(first)
@@ -119,7 +122,7 @@ def read(files: list[Path], source: Path, options: Options) -> Trace:
         keep_origin=True,
     )
     collector.block_tokens = header.get("block_tokens")
-    for line, row in rows:
+    for line, row in _unpack(rows, collector):
         try:
             if isinstance(row, BadLineError):
                 raise row
@@ -135,6 +138,17 @@ def read(files: list[Path], source: Path, options: Options) -> Trace:
     return collector.build()
 
 
+def _unpack(rows: Iterator[tuple[int, Any]], collector: Collector) -> Iterator[tuple[int, Any]]:
+    """Hand sound Parquet batches to the collector whole; give the rows of the others, and lines."""
+    from smetric_model.workload.formats._native_columns import take_batch
+
+    for line, row in rows:
+        if isinstance(row, dict | BadLineError):
+            yield line, row
+        elif not take_batch(row, line, collector):
+            yield from enumerate(row.to_pylist(), line)
+
+
 def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     for number, line in read_lines(path):
         try:
@@ -146,32 +160,19 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         yield number, row
 
 
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    header = metadata_value(path)
+    if header is None:
+        raise TraceError(
+            "a Parquet file without the metadata key smetric_trace "
+            "(see `smetric-model trace schema`)",
+            path,
+        )
     try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.schema_arrow.metadata or {}
-            if _META_KEY not in metadata:
-                raise TraceError(
-                    "a Parquet file without the metadata key smetric_trace "
-                    "(see `smetric-model trace schema`)",
-                    path,
-                )
-            yield 0, orjson.loads(metadata[_META_KEY])
-            row_number = 0
-            for batch in file.iter_batches(batch_size=_ROWS):
-                for row in batch.to_pylist():
-                    row_number += 1
-                    yield row_number, row
-    except (pa.ArrowException, OSError, orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"not readable as Parquet: {error}", path) from None
+        yield 0, orjson.loads(header)
+    except orjson.JSONDecodeError as error:
+        raise TraceError(f"the metadata key smetric_trace is not JSON: {error.msg}", path) from None
+    yield from parquet_batches(path, _ROWS)
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -209,27 +210,6 @@ def write(trace: Trace, path: Path) -> None:
         )
 
 
-def _runs(trace: Trace) -> Iterator[tuple[list[int], list[int]] | None]:
-    """Yield the runs of chained ids of each request, neighbours that follow each other joined."""
-    tree = trace.tree
-    if tree is None:
-        for _ in range(len(trace)):
-            yield None
-        return
-    base = tree.first_block_id
-    for request in range(len(trace)):
-        segments, counts = tree.path(request)
-        first: list[int] = []
-        count: list[int] = []
-        for begin, length in zip(base[segments].tolist(), counts.tolist(), strict=True):
-            if first and first[-1] + count[-1] == begin:
-                count[-1] += length
-            else:
-                first.append(begin)
-                count.append(length)
-        yield first, count
-
-
 def _session_labels(trace: Trace) -> list[str | None]:
     codes = trace.column("session_id").tolist()
     names = trace.session_names
@@ -259,7 +239,8 @@ def _write_json_lines(trace: Trace, path: Path, header: dict[str, Any]) -> None:
             out = stack.enter_context(zstandard.ZstdCompressor().stream_writer(raw, closefd=False))
         out = stack.enter_context(io.BufferedWriter(out)) if path.suffix != ".zst" else out
         out.write(orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE))
-        for index, runs in enumerate(_runs(trace)):
+        runs = None if trace.tree is None else trace.tree.runs()
+        for index in range(len(trace)):
             row: dict[str, Any] = {}
             for name, values in columns.items():
                 value: Any = sessions[index] if name == "session_id" else values[index]
@@ -267,7 +248,9 @@ def _write_json_lines(trace: Trace, path: Path, header: dict[str, Any]) -> None:
                 if not missing and not (name in _BELOW_0_UNKNOWN and value < 0):
                     row[name] = value
             if runs is not None:
-                row["block_first"], row["block_count"] = runs
+                part = slice(runs[0][index], runs[0][index + 1])
+                row["block_first"] = runs[1][part].tolist()
+                row["block_count"] = runs[2][part].tolist()
             out.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -289,8 +272,8 @@ def _write_parquet(trace: Trace, path: Path, header: dict[str, Any]) -> None:
             unknown = values < 0 if name in _BELOW_0_UNKNOWN else np.isnan(values)
             arrays[name] = pa.array(values, mask=unknown)
     if trace.tree is not None:
-        runs = [run for run in _runs(trace) if run is not None]
-        arrays["block_first"] = pa.array([r[0] for r in runs], pa.list_(pa.int64()))
-        arrays["block_count"] = pa.array([r[1] for r in runs], pa.list_(pa.int64()))
+        offsets, first, count = trace.tree.runs()
+        arrays["block_first"] = pa.LargeListArray.from_arrays(offsets, first)
+        arrays["block_count"] = pa.LargeListArray.from_arrays(offsets, count)
     table = pa.table(arrays).replace_schema_metadata({_META_KEY: orjson.dumps(header)})
     pq.write_table(table, path, compression="zstd", compression_level=9)

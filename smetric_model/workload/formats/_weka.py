@@ -58,15 +58,21 @@ class WekaReader:
             raise BadLineError(
                 f"block_size is {block_tokens}; earlier documents have {self.block_tokens}"
             )
-        scope = row.get("hash_id_scope", "local")
+        scope = text(row.get("hash_id_scope") or "local", "hash_id_scope")
         if scope not in ("local", "global"):
-            raise BadLineError(f"hash_id_scope is {scope!r}; 'local' or 'global' is needed")
-        name = str(row.get("id", f"document-{line}"))
+            self._report.add("noted", "an unknown hash_id_scope, taken as local", line)
+        name = str(row.get("id") or f"document-{line}")
         if name in self._names:
             self._report.add("repaired", "two sessions of one name; the later renamed", line)
             name = f"{name}@{line}"
         document = self._documents
-        namespace: Hashable = document if scope == "local" else None
+        if scope == "global":
+            self._report.add(
+                "noted",
+                "ids shared by sessions without a common clock: order between them unknown",
+                line,
+            )
+        namespace: Hashable = None if scope == "global" else document
         records: list[Record] = []
         self._session(require(row, "requests"), name, namespace, line, 0.0, None, records, 0)
         if not records:
@@ -107,17 +113,17 @@ class WekaReader:
         for item in requests:
             if not isinstance(item, dict):
                 raise BadLineError("an entry of requests is not an object")
-            kind = item.get("type", "n")
+            kind = item.get("type") or "n"
             time_s = seconds(require(item, "t"), "t")
             if kind == "subagent":
                 agents += 1
-                agent = item.get("agent_id", f"agent_{agents}")
+                agent = item.get("agent_id") or f"agent_{agents}"
                 if absolute:
                     self._report.add("noted", "subagent times count from the session's start", line)
                 if item.get("duration_ms") is None:
                     self._report.add("noted", "a subagent launched and never joined", line)
                 self._session(
-                    item.get("requests", []),
+                    item.get("requests") or [],
                     f"{session}/{agent}#{agents}",
                     namespace,
                     line,
@@ -130,13 +136,16 @@ class WekaReader:
             model = item.get("model")
             model = None if model is None else text(model, "model")
             key = (session, len(records))
+            ids = item.get("hash_ids")
+            if ids is None:
+                self._report.add("noted", "a request without block ids; all of it is new", line)
             records.append(
                 Record(
                     line=line,
                     arrival=start_s + time_s,
                     prompt_tokens=tokens(require(item, "in"), "in"),
                     output_tokens=tokens(require(item, "out"), "out"),
-                    ids=block_array(require(item, "hash_ids"), "hash_ids"),
+                    ids=None if ids is None else block_array(ids, "hash_ids"),
                     namespace=(namespace, model),
                     session=session,
                     key=key,

@@ -1,6 +1,6 @@
 """Read the table of published H20 measurements (third party; not part of this package).
 
-Each row becomes seconds (or bytes per second) with the shape it was measured at, so that fits and
+Each row becomes seconds with the shape it was measured at, so that fits and
 tests compare like with like.
 """
 
@@ -211,7 +211,7 @@ def kernel_rows(table: pd.DataFrame) -> pd.DataFrame:
                 {
                     "id": row.id,
                     "family": family,
-                    "value_s": row.value * _UNIT_S[str(row.unit)],
+                    "value_s": float(str(row.value)) * _UNIT_S[str(row.unit)],
                     "doubtful": "OUTLIER" in str(row.notes),
                     **shape,
                 }

@@ -1,0 +1,96 @@
+"""What the scripts of Figures 5 to 9 share: options, loading, looks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from smetric_model.errors import SpecError, TraceError
+from smetric_model.workload import Trace, infer_sessions, load_trace, with_poisson_starts
+
+COLORS = ("#2166ac", "#b2182b", "#4d9221", "#762a83", "#e08214", "#01665e")
+#: What the paper reports, drawn beside as grey marks (its Figures 5 to 9, Traces 1 and 2).
+PAPER = "#555555"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A trace and what to call it."""
+
+    name: str
+    trace: Trace
+    inferred: bool
+
+
+def parser(description: str, figure: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every figure has."""
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    result.add_argument("traces", nargs="+", type=Path, help="trace files of any known format")
+    result.add_argument("--out", type=Path, default=Path("out") / f"{figure}.png")
+    result.add_argument(
+        "--session-rate",
+        type=float,
+        default=0.05,
+        metavar="RPS",
+        help="Poisson session starts for traces whose sessions share no clock [0.05]",
+    )
+    result.add_argument("--seed", type=int, default=0)
+    return result
+
+
+def load(options: argparse.Namespace, *, sessions: bool = True, clock: bool = False) -> list[Named]:
+    """Load the traces; infer sessions and lay them on one clock where needed."""
+    result = []
+    for path in options.traces:
+        trace = load_trace(path, seed=options.seed)
+        inferred = sessions and trace.sessions is None
+        if inferred:
+            trace = infer_sessions(trace).trace
+        if clock and trace.session_clock != "shared":
+            trace = with_poisson_starts(trace, options.session_rate, options.seed)
+        name = path.name.split(".")[0]
+        result.append(Named(name, trace, inferred))
+    return result
+
+
+def label(named: Named) -> str:
+    """Return the name of a trace, with a note where its sessions are inferred."""
+    return named.name + ("\n(sessions inferred)" if named.inferred else "")
+
+
+def figure(columns: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[Figure, Sequence]:
+    """Return a figure and its axes, styled alike."""
+    plt.rcParams.update(
+        {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+         "grid.color": "#e0e0e0", "grid.linewidth": 0.6, "axes.axisbelow": True}
+    )  # fmt: skip
+    made, axes = plt.subplots(1, columns, figsize=(width * columns, height), squeeze=False)
+    return made, axes[0]
+
+
+def save(made: Figure, path: Path) -> None:
+    """Write the figure and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.tight_layout()
+    made.savefig(path, dpi=160)
+    print(f"written {path}")
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script; a trace that cannot be drawn is one line on stderr."""
+    try:
+        main()
+    except (TraceError, SpecError, OSError) as error:
+        sys.exit(str(error))
