@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-__all__ = ["evolve", "grow_tree", "merge_chains"]
+__all__ = ["evolve", "grow_tree", "mark_common", "merge_chains"]
 
 #: codes of ``trigger``
 USER, AGENT, COMPACTION = 0, 1, 2
@@ -25,6 +25,7 @@ def evolve(  # type: ignore[no-untyped-def]
     answer_kept_ratio,
     instruction,
     summary,
+    restored,
     limit,
     output,
     trigger,
@@ -40,13 +41,13 @@ def evolve(  # type: ignore[no-untyped-def]
         fixed = context[session]  # what no rewrite touches: shared prefix, inherited context
         for turn in range(offsets[session], offsets[session + 1]):
             if turn == offsets[session]:
-                held = min(context[session], limit)
+                held = min(context[session], limit[session])
                 base = held
                 added = first[session]
             elif compacted:
                 held = prefix[session]
                 fixed = held
-                base = held + output[turn - 1]
+                base = held + output[turn - 1] + restored[turn]
                 added = new[turn]
             else:
                 before = prompt[turn - 1]
@@ -61,14 +62,14 @@ def evolve(  # type: ignore[no-untyped-def]
                 added = new[turn]
             compacted = False
             if turn > offsets[session]:
-                full = base + added > limit
+                full = base + added > limit[session]
                 wanted = edit[turn] >= 1.0 - compaction_ratio
                 if full or wanted:
                     compacted = True
                     added = instruction
                     output[turn] = summary[turn]
                     trigger[turn] = COMPACTION
-            prompt[turn] = max(min(base + added, limit), 1)
+            prompt[turn] = max(min(base + added, limit[session]), 1)
             keep[turn] = min(held, prompt[turn])
 
 
@@ -154,3 +155,17 @@ def merge_chains(parent, start, end, leaf, blocks, used, stands_for, top):  # ty
         if parent[above] >= 0 and children[above] == 1:
             stands_for[above] = stands_for[node]
             top[stands_for[node]] = above
+
+
+@njit(cache=True)
+def mark_common(parent, start, end, leaf, reach, common):  # type: ignore[no-untyped-def]
+    """Depth in each segment down to which it is common, from each request's common ``reach``."""
+    for request in range(leaf.size):
+        node = leaf[request]
+        while parent[node] >= 0:
+            upto = min(end[node], reach[request])
+            if upto > start[node]:
+                if common[node] >= upto:
+                    break  # so is everything above it
+                common[node] = upto
+            node = parent[node]

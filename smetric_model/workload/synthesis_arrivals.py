@@ -80,7 +80,7 @@ def _diurnal(arrivals: Arrivals, history_s: float, window_s: float) -> Level:
     step = arrivals.period_s / _POINTS
     first = -math.ceil((history_s + 1.0) / step)
     last = math.ceil((window_s + 1.0) / step)
-    time = np.arange(first, last + 1) * step
+    time: FloatArray = np.arange(first, last + 1).astype(np.float64) * step
     turn = 2 * math.pi / arrivals.period_s
 
     def integral(at: FloatArray | float) -> FloatArray:

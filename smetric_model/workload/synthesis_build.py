@@ -22,7 +22,7 @@ from smetric_model.workload.synthesis_sessions import (
 if TYPE_CHECKING:
     from smetric_model.workload.trace import Trace
 
-__all__ = ["compact_tree", "generate"]
+__all__ = ["compact_tree", "generate", "ordered_tree"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -281,17 +281,29 @@ def _tree(parameters: WorkloadParameters, families: Families) -> PrefixTree:
     )
     parent, start, end = parent[:nodes], start[:nodes], end[:nodes]
     resolve_leaves(parent, start, leaf, blocks)
-    return _ordered(parent, start, end, leaf, blocks)
+    return ordered_tree(parent, start, end, leaf, blocks)
 
 
-def _ordered(
+def ordered_tree(
     parent: npt.NDArray[np.int32],
     start: IntArray,
     end: IntArray,
     leaf: npt.NDArray[np.int32],
     blocks: IntArray,
 ) -> PrefixTree:
-    """Give parents smaller numbers: roots first, then by depth."""
+    """Renumber segments so that parents come first: roots, then by depth.
+
+    Parameters
+    ----------
+    parent, start, end : ndarray, shape (segments,)
+        Parent (−1 for a root) and depths [blocks] of the segments, in any order.
+    leaf, blocks : ndarray, shape (requests,)
+        Segment in which each request ends and its depth [blocks].
+
+    Returns
+    -------
+    PrefixTree
+    """
     from smetric_model.workload._tree_kernels import root_of
 
     order = np.lexsort((start, parent >= 0))
@@ -352,4 +364,4 @@ def compact_tree(tree: PrefixTree) -> PrefixTree:
     end = np.where(above >= 0, used[keep], 0)
     # a request that ended in a segment without length, or of which nothing is left, ends above it
     leaf = number[stands_for[tree.request_segment]]
-    return _ordered(parent, start, end, leaf, tree.request_blocks)
+    return ordered_tree(parent, start, end, leaf, tree.request_blocks)

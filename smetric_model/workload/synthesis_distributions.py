@@ -208,7 +208,8 @@ class Quantiles:
         if self._log():
             result: FloatArray = np.exp(np.interp(at, shares, np.log(values)))
             return result
-        return np.interp(at, shares, values)
+        straight: FloatArray = np.interp(at, shares, values)
+        return straight
 
     def below(self, value: npt.ArrayLike) -> FloatArray:
         """Mass at or below each value; same shape."""

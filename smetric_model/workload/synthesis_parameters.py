@@ -245,16 +245,20 @@ class Sessions:
     user_tokens : Distribution
         New tokens of a turn sent by the user, likewise [tokens].
     size_sigma : float
-        Sessions differ: all of a session's first and new tokens are multiplied by one log-normal
-        factor of mean 1 with this sigma.
+        Sessions differ: the new tokens of all turns after a session's first are multiplied by one
+        log-normal factor of mean 1 with this sigma.
+    first_turns_correlation, size_turns_correlation : float
+        Correlation of the first tokens, and of the factor above, with the number of turns (on
+        normal scores), in [-1, 1]: negative where long sessions begin small or grow slowly.
     output_tokens : Distribution
         Tokens generated [tokens].
     answer_kept_ratio : float
         Share of an answer that the next prompt repeats (reasoning may be stripped), in [0, 1].
     user_ratio : float
         Share of later turns that the user sends; the agent sends the others.
-    context_limit_tokens : int
-        A prompt that would be longer makes the agent compact [tokens].
+    context_limit_tokens : Distribution
+        A prompt that would be longer makes the agent compact; one draw a session [tokens].  A
+        session whose first prompt exceeds it has the distribution's upper end.
     """
 
     turns: Distribution = field(default=LogNormal(20.0, 1.0, high=1_000.0))
@@ -262,17 +266,21 @@ class Sessions:
     tool_result_tokens: Distribution = field(default=LogNormal(500.0, 1.2))
     user_tokens: Distribution = field(default=LogNormal(150.0, 1.2))
     size_sigma: float = 0.3
+    first_turns_correlation: float = 0.0
+    size_turns_correlation: float = 0.0
     output_tokens: Distribution = field(default=LogNormal(220.0, 1.0))
     answer_kept_ratio: float = 1.0
     user_ratio: float = 0.15
-    context_limit_tokens: int = 200_000
+    context_limit_tokens: Distribution = field(default=Constant(200_000.0))
 
     def __post_init__(self) -> None:
         _bounded(self, "turns", 1_000_000)
         _number(self, "size_sigma", 0, 5)
+        _number(self, "first_turns_correlation", -1, 1)
+        _number(self, "size_turns_correlation", -1, 1)
         _number(self, "answer_kept_ratio", 0, 1)
         _number(self, "user_ratio", 0, 1)
-        _integer(self, "context_limit_tokens", 1, 2**40)
+        _bounded(self, "context_limit_tokens", 2**40)
 
 
 @dataclass(frozen=True)
@@ -325,6 +333,8 @@ class HistoryEdits:
     summary_tokens : Distribution
         Length of the summary, the output of the compacting request [tokens].  The turn after it
         begins with system prompt, tools and summary.
+    restored_tokens : Distribution
+        What the agent puts back beside the summary, such as open files [tokens].
     """
 
     rewrite_ratio: float = 0.02
@@ -334,6 +344,7 @@ class HistoryEdits:
     compaction_ratio: float = 0.0
     instruction_tokens: float = 400.0
     summary_tokens: Distribution = field(default=LogNormal(2_000.0, 0.5))
+    restored_tokens: Distribution = field(default=Constant(0.0))
 
     def __post_init__(self) -> None:
         _number(self, "rewrite_ratio", 0, 1)
@@ -466,10 +477,11 @@ class WorkloadParameters:
         _positive(self, "rate_rps")
         _positive(self, "window_s")
         _number(self, "history_s", 0, 1e8)
-        if self.sessions.context_limit_tokens <= self.longest_prefix_tokens:
+        limit = quantile_of(self.sessions.context_limit_tokens, 0.0)
+        if limit <= self.longest_prefix_tokens:
             raise SpecError(
-                f"sessions.context_limit_tokens = {self.sessions.context_limit_tokens}: more than "
-                f"the longest system prompt with tools, {self.longest_prefix_tokens}, is needed"
+                f"sessions.context_limit_tokens = {limit:g} at least: more than the longest system "
+                f"prompt with tools, {self.longest_prefix_tokens}, is needed"
             )
 
     @property

@@ -7,12 +7,14 @@ neither the rate nor the window changes what a family contains.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from smetric_model.workload.synthesis_distributions import mean_of_counts
+from smetric_model.workload.synthesis_distributions import mean_of_counts, quantile_of
 from smetric_model.workload.synthesis_parameters import WorkloadParameters, zipf_shares
 
 __all__ = ["Families", "FamilySource", "Streams", "mean_requests", "mean_sessions"]
@@ -47,6 +49,8 @@ _SUBSYSTEMS = (
     "children",
     "shared_ratio",
     "delay_s",
+    "restored_tokens",
+    "context_limit_tokens",
 )
 
 
@@ -127,7 +131,7 @@ class Families:
     @staticmethod
     def join(parts: list[Families]) -> Families:
         """Lay parts one after the other; families and rows are counted on."""
-        values: dict[str, list[npt.NDArray[np.int64]]] = {f.name: [] for f in fields(Families)}
+        values: dict[str, list[npt.NDArray[Any]]] = {f.name: [] for f in fields(Families)}
         families = rows = 0
         for part in parts:
             for name, collected in values.items():
@@ -260,6 +264,8 @@ class FamilySource:
         context: IntArray,
     ) -> Families:
         """Tokens and own times of the sessions of one level; arrivals from the session's start."""
+        from scipy.special import ndtr
+
         from smetric_model.workload._synthesis_kernels import evolve
 
         p, shape = self.parameters, self.parameters.sessions
@@ -269,12 +275,22 @@ class FamilySource:
             return self.streams(name, level)
 
         lengths = shape.turns if level == 0 else p.forks.turns
-        turns = np.maximum(np.rint(lengths.draw(stream("turns"), count)), 1).astype(np.int64)
+        length_score = stream("turns").standard_normal(count)
+        turns = np.maximum(np.rint(lengths.quantile(ndtr(length_score))), 1).astype(np.int64)
         rows = int(turns.sum())
-        size = np.exp(
-            shape.size_sigma * stream("size").standard_normal(count) - shape.size_sigma**2 / 2
+        size_score = _correlated(
+            stream("size").standard_normal(count), length_score, shape.size_turns_correlation
         )
-        first = _tokens(shape.first_tokens.draw(stream("first_tokens"), count) * size)
+        size = np.exp(shape.size_sigma * size_score - shape.size_sigma**2 / 2)
+        first_score = _correlated(
+            stream("first_tokens").standard_normal(count),
+            length_score,
+            shape.first_turns_correlation,
+        )
+        first = _tokens(shape.first_tokens.quantile(ndtr(first_score)))
+        limit = _tokens(shape.context_limit_tokens.draw(stream("context_limit_tokens"), count))
+        largest = round(quantile_of(shape.context_limit_tokens, 1.0))
+        limit = np.where(context + first > limit, largest, limit)
         user = np.zeros(rows, dtype=bool)
         if level == 0:
             user = stream("user_turn").random(rows) < shape.user_ratio
@@ -290,6 +306,7 @@ class FamilySource:
         rewritten = edit < np.repeat(rewrite_ratio, turns)
         kept[rewritten] = p.history.kept_ratio.draw(stream("kept_ratio"), int(rewritten.sum()))
         summary = _tokens(p.history.summary_tokens.draw(stream("summary_tokens"), rows))
+        restored = np.rint(p.history.restored_tokens.draw(stream("restored_tokens"), rows))
         trigger = np.where(user, 0, 1).astype(np.int8)
         offsets = _offsets(turns)
         trigger[offsets[:-1]] = 0 if level == 0 else 1
@@ -308,7 +325,8 @@ class FamilySource:
             float(shape.answer_kept_ratio),
             round(p.history.instruction_tokens),
             summary,
-            shape.context_limit_tokens,
+            restored.astype(np.int64),
+            limit,
             output,
             trigger,
             prompt,
@@ -443,6 +461,12 @@ def _stack(levels: list[Families]) -> Families:
         + [part.parent_row + first_row[number] for number, part in enumerate(levels[1:])]
     )
     return Families(**values)
+
+
+def _correlated(own: FloatArray, other: FloatArray, correlation: float) -> FloatArray:
+    """Mix normal scores so that they correlate with others."""
+    result: FloatArray = correlation * other + math.sqrt(1 - correlation**2) * own
+    return result
 
 
 def _tokens(values: FloatArray) -> IntArray:

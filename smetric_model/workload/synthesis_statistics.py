@@ -51,6 +51,7 @@ def traffic_statistics(trace: Trace) -> dict[str, float]:
     touches = last_touches(trace)
     prompt = trace.column("prompt_tokens")
     shares = origin_shares(reuse_origin(trace, touches=touches), int(prompt.sum()))
+    origin = dict(zip(shares.index, shares["reuse_ratio"].to_numpy(dtype=np.float64), strict=True))
     intervals = reuse_intervals(trace, touches)
     times, weights = intervals["interval_s"].to_numpy(), intervals["tokens"].to_numpy()
     span_s = float(np.ptp(trace.column("arrival_s")))
@@ -62,9 +63,9 @@ def traffic_statistics(trace: Trace) -> dict[str, float]:
         "prompt_tokens_mean": float(prompt.mean()),
         "output_tokens_mean": float(trace.column("output_tokens").mean()),
         "ideal_reuse_ratio": float(touches.tokens.sum() / prompt.sum()),
-        "intra_reuse_ratio": float(shares.loc["intra", "reuse_ratio"]),
-        "system_reuse_ratio": float(shares.loc["system", "reuse_ratio"]),
-        "other_reuse_ratio": float(shares.loc["other", "reuse_ratio"]),
+        "intra_reuse_ratio": float(origin["intra"]),
+        "system_reuse_ratio": float(origin["system"]),
+        "other_reuse_ratio": float(origin["other"]),
         "first_turn_ratio": float((trace.column("turn") == 0).mean()),
         "soon_reuse_ratio": float(share_within(times, weights, [SOON_S])[0]),
         "soon_reuse_ratio_by_piece": float(share_within(times, np.ones(times.size), [SOON_S])[0]),
