@@ -6,7 +6,6 @@ Run: python benchmarks/instance_model.py
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -47,7 +46,7 @@ def import_time() -> None:
             times.append(time.perf_counter() - start)
         medians[code] = float(np.median(times))
     extra = medians["import smetric_model"] - medians["pass"]
-    print(f"import smetric_model: {extra:.3f} s beyond an empty interpreter's {medians['pass']:.3f} s")
+    print(f"import smetric_model: {extra:.3f} s, beside {medians['pass']:.3f} s for no import")
 
 
 def loading(folder: Path) -> None:
@@ -81,4 +80,3 @@ if __name__ == "__main__":
         loading(Path(shared) / "traces")
     else:
         print("loading: skipped, SMETRIC_SHARED is not set")
-    print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")

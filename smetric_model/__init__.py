@@ -13,13 +13,19 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "Outcome": "smetric_model.outcome",
     "Scenario": "smetric_model.scenario",
+    "load_trace": "smetric_model.workload.trace",
+    "plan": "smetric_model.planning",
+    "predict": "smetric_model.analytic.predict",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.predict import predict as predict
     from smetric_model.outcome import Outcome as Outcome
+    from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
+    from smetric_model.workload.trace import load_trace as load_trace
 
 
 def __getattr__(name: str) -> Any:

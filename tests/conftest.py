@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from smetric_model.planning import Plan
 
 # Machines that run tests are shared: a slow example says nothing.
 settings.register_profile("package", deadline=None)
@@ -26,3 +31,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shared_dir() -> Path:
     """Folder of shared traces, measurements and cases; only for tests marked ``shared``."""
     return Path(os.environ["SMETRIC_SHARED"])
+
+
+@pytest.fixture(scope="session")
+def small_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve growing sessions of five turns, and one request too long for any instance."""
+    lines = []
+    for turn in range(5):
+        for session in range(12):
+            blocks = 4 * (turn + 1) + session
+            lines.append(
+                {
+                    "timestamp": 1000 * (40 * turn + (3 + turn) * session),
+                    "input_length": 512 * blocks,
+                    "output_length": 40 + 9 * session,
+                    "hash_ids": [1000 * session + block for block in range(blocks)],
+                }
+            )
+    lines.append(
+        {
+            "timestamp": 200_000,
+            "input_length": 512 * 600,
+            "output_length": 10,
+            "hash_ids": [90_000 + block for block in range(600)],
+        }
+    )
+    path = tmp_path_factory.mktemp("traces") / "small.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_plan(small_trace: Path) -> Plan:
+    """A real plan, quickly made: two nodes of one instance."""
+    from smetric_model.planning import plan
+    from smetric_model.scenario import Scenario
+
+    return plan(
+        Scenario.from_dict(
+            {
+                "name": "small",
+                "workload": {"trace": str(small_trace), "rate_rps": 0.8},
+                "cluster": {"instances": 2, "gpus_per_node": 1},
+                "engine": {"max_running_requests": 32},
+            }
+        )
+    )

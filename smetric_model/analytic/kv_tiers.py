@@ -81,7 +81,8 @@ class ReuseProfile:
         Returns
         -------
         float or ndarray
-            Mean per request; times the arrival rate it is the store's content [tokens · s].
+            Mean per request; times the arrival rate it is the store's content [tokens · s];
+            ``inf`` where τ is.
         """
         gap, tokens, token_s = self._sorted
         tau = np.asarray(retention_s, dtype=float)

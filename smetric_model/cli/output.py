@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 import orjson
 
-__all__ = ["echo_json", "json_option", "print_table"]
+__all__ = ["echo_json", "echo_wrapped", "json_option", "print_table"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,14 +44,31 @@ def echo_json(result: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def echo_wrapped(text: str) -> None:
+    """Write a line to stdout, broken between words where the terminal ends."""
+    from rich.console import Console
+
+    click.echo(
+        textwrap.fill(
+            text,
+            max(Console().width, 20),
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table to stdout; the first column is text, the others are right-aligned."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold")
+    # As Text: rich would read the brackets of a unit, or of a file's name, as its markup.
+    table = Table(title=Text(title, style="bold"), title_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(Text(column), justify="left" if index == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))
     Console().print(table)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smetric_model.cli.output import echo_json, json_option, print_table
+from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
 
 if TYPE_CHECKING:
-    from smetric_model.plan import Plan
+    from smetric_model.planning import Plan
+    from smetric_model.planning.words import Row
     from smetric_model.scenario import Scenario
 
 __all__ = ["command"]
@@ -22,6 +23,8 @@ __all__ = ["command"]
 )
 @click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to plan for.")
 @click.option("--llm", help="Catalog name, or path to a config.json.")
+@click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")
+@click.option("--kv-dtype", help="Type of the KV cache; with --llm, by default the model's own.")
 @click.option("--gpu", help="Catalog name, such as H20.")
 @click.option("--tp", type=click.IntRange(1), help="GPUs of an instance.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
@@ -36,6 +39,8 @@ def command(
     scenario: Path | None,
     trace: Path | None,
     llm: str | None,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
     gpu: str | None,
     tp: int | None,
     instances: int | None,
@@ -52,7 +57,7 @@ def command(
     from rich.console import Console
 
     from smetric_model.datafiles import data_dir
-    from smetric_model.plan import plan
+    from smetric_model.planning import plan
     from smetric_model.scenario import Scenario
 
     path = scenario or data_dir() / "scenarios" / "agents-small.toml"
@@ -60,10 +65,15 @@ def command(
     if trace is not None:
         changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
         changes |= {"workload.rate_rps": "trace"}
-    if llm is not None:  # another checkpoint has types of its own
+    if llm is not None:
+        # the scenario's types belong to the scenario's model: another one brings its own
         changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
+        if Path(llm).is_file():
+            llm = str(Path(llm).resolve())
     for key, value in (
         ("llm.name", llm),
+        ("llm.weight_dtype", weight_dtype),
+        ("llm.kv_dtype", kv_dtype),
         ("engine.gpu", gpu),
         ("engine.tp", tp),
         ("cluster.instances", instances),
@@ -72,6 +82,8 @@ def command(
         if value is not None:
             changes[key] = value
     asked: Scenario = Scenario.from_toml(path).replace(**changes)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is told before the work
     with Console(stderr=True).status("planning") as status:
         result = plan(asked, progress=status.update)
     if out is not None:
@@ -85,92 +97,49 @@ def command(
         _print(result)
 
 
-def _number(value: float | None, unit: str = "", scale: float = 1.0, digits: int = 3) -> str:
-    if value is None or value != value:
-        return "-"
-    scaled = value / scale
-    return (f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.{digits}g}") + unit
-
-
 def _print(result: Plan) -> None:
-    work, ends, tiers, fetch = result.workload, result.ends, result.tiers, result.fetch
-    unservable = sum(work["unservable"].values())
-    reasons = "; ".join(f"{count} {reason}" for reason, count in work["unservable"].items())
-    click.echo(
-        f"unservable: {unservable} of {work['requests']} requests"
-        f" ({work['unservable_ratio']:.1%})" + (f": {reasons}" if reasons else "")
-    )
-    instance = result.instance
-    cluster = result.scenario.cluster
-    click.echo(
-        f"{instance['llm']} on {cluster.instances} instances of {instance['tp']} x "
-        f"{instance['gpu']} ({instance['engine']}); KV pool {instance['local_tier_tokens']:,.0f} "
-        "tokens an instance"
-    )
-    click.echo(
-        f"{work['source']}: mean prompt {work['prompt_tokens_mean']:,.0f}, output "
-        f"{work['output_tokens_mean']:,.0f} tokens, ideal reuse {work['ideal_reuse_ratio']:.1%}"
-    )
-    slo = result.scenario.slo
-    names = {"none": "no reuse", "tiers": "this cluster's tiers", "ideal": "ideal reuse"}
+    from smetric_model import plan_words as words
 
-    def row(label: str, cell: Any) -> list[str]:
-        return [label, *(cell(ends[name]) for name in names)]
-
-    rate = "-" if result.rate_rps is None else f"{result.rate_rps:.3g}"
+    echo_wrapped(f"unservable: {words.unservable(result)}")
+    echo_wrapped(words.headline(result))
+    work = result.workload
+    echo_wrapped(
+        f"{work['source']}: mean prompt {words.number(work['prompt_tokens_mean'])}, output"
+        f" {words.number(work['output_tokens_mean'])} tokens;"
+        f" {words.percent(work['ideal_reuse_ratio'])} of prompt tokens reusable"
+    )
+    click.echo()
+    echo_wrapped(words.answer(result))
+    click.echo()
     print_table(
         "Capacity of the cluster (perfect placement)",
-        ["", *names.values()],
-        [
-            row("reused prompt tokens", lambda e: f"{e.reused_ratio:.1%}"),
-            row("saturates at [requests/s]", lambda e: _number(e.saturation_rps)),
-            row("  total tokens/s there", lambda e: _number(e.saturation_tps)),
-            row("  binding resource", lambda e: e.binding_resource),
-            row("mean TPOT reaches its SLO at [requests/s]", lambda e: _number(e.tpot_ceiling_rps)),
-            row("most tokens/s within SLO", lambda e: _number(e.peak_within_slo_tps)),
-            row("  at [requests/s]", lambda e: _number(e.peak_rps)),
-            row(
-                f"{slo.attainment:.0%} within SLO up to [requests/s]",
-                lambda e: _number(e.attainment_rps),
-            ),
-            row("  total tokens/s there", lambda e: _number(e.attainment_tps)),
-            row(
-                f"instances needed for {rate} requests/s",
-                lambda e: "-" if e.instances_needed is None else str(e.instances_needed),
-            ),
-        ],
+        ["", *words.END_NAMES.values()],
+        [_row(row) for row in words.capacity_rows(result)],
     )
-    for name, title in names.items():
-        click.echo(f"  {title}: {ends[name].limited_by}")
-    needed = ", ".join(
-        f"{share}: {_number(size, ' GB', 1e9)}" for share, size in tiers.global_bytes.items()
-    )
+    for text in words.details(result):
+        echo_wrapped(f"- {text}")
+    click.echo()
     print_table(
-        f"KV tiers at {tiers.rate_rps:.3g} requests/s, ideal reuse",
-        ["", "value"],
-        [
-            ["local tiers together", _number(tiers.local_bytes, " GB", 1e9)],
-            ["  pinned by running requests", _number(tiers.pinned_bytes, " GB", 1e9)],
-            ["  keep KV for", _number(tiers.local_retention_s, " s")],
-            ["prompt tokens from the local tier", f"{tiers.local_ratio:.1%}"],
-            ["  from the global tier", f"{tiers.global_ratio:.1%}"],
-            ["global tier for a share of the reuse", needed],
-            ["  provisioned", _number(tiers.provisioned_bytes, " GB", 1e9)],
-            ["  serves", f"{tiers.provisioned_serves_ratio:.1%}"],
-            [
-                "link demanded, per node and direction",
-                _number(tiers.link_bytes_per_s_per_node * 8, " Gbit/s", 1e9),
-            ],
-            ["  NICs carry", _number(tiers.link_capacity_bytes_per_s_per_node * 8, " Gbit/s", 1e9)],
-        ],
+        f"KV tiers and links at {words.number(result.tiers.rate_rps)} requests/s, ideal reuse",
+        ["", "demanded", "provisioned", "used"],
+        [_row(row) for row in words.tier_rows(result)],
     )
-    if fetch is not None:
-        click.echo(
-            f"load or recompute a prefix of {fetch.prefix_tokens:,.0f} tokens: recompute "
-            f"{_number(fetch.recompute_s, ' s')}, own node's DRAM {_number(fetch.dram_s, ' s')}, "
-            f"RDMA {_number(fetch.rdma_s, ' s')}; break-even link "
-            f"{_number(fetch.break_even_bytes_per_s, ' GB/s', 1e9)}; {fetch.verdict}"
+    for text in words.tier_facts(result):
+        echo_wrapped(f"- {text}")
+    if result.fetch is not None:
+        click.echo()
+        print_table(
+            f"Load or recompute a prefix of {words.number(result.fetch.prefix_tokens)} tokens",
+            ["", "time", "pays at"],
+            [_row(row) for row in words.fetch_rows(result)],
         )
+        slowest = words.number(result.fetch.break_even_bytes_per_s / 1e9)
+        echo_wrapped(f"- {result.fetch.verdict}; slowest link worth using: {slowest} GB/s")
+    click.echo()
     for note in result.notes:
-        click.echo(f"note: {note}")
+        echo_wrapped(f"note: {note}")
     click.echo(f"planned in {result.elapsed_s:.1f} s", err=True)
+
+
+def _row(row: Row) -> list[str]:
+    return [("  " if row.detail else "") + row.title, *row.cells]

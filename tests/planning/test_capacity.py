@@ -11,11 +11,11 @@ import pytest
 from smetric_model.analytic.demand import demand_of
 from smetric_model.analytic.predict import Prediction
 from smetric_model.errors import SpecError
-from smetric_model.plan import ENDS, Plan, plan
+from smetric_model.planning import ENDS, Plan, plan
 from smetric_model.scenario import Scenario
 from smetric_model.workload.trace import Trace, load_trace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "data" / "scenarios" / "agents-small.toml"
 
 

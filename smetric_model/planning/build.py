@@ -1,0 +1,171 @@
+"""Putting a capacity plan together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from smetric_model.analytic.demand import Demand, demand_of
+from smetric_model.analytic.predict import Prediction
+from smetric_model.analytic.step_time import step_breakdown
+from smetric_model.planning.capacity import capacity
+from smetric_model.planning.results import ENDS, EndPlan, Plan, StepShare
+from smetric_model.planning.tiers import fetch_advice, tier_demand
+
+if TYPE_CHECKING:
+    from smetric_model.scenario import Scenario
+    from smetric_model.workload.trace import Trace
+
+__all__ = ["plan"]
+
+
+def plan(
+    scenario: Scenario,
+    trace: Trace | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """Plan the capacity of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question.  ``workload.rate_rps`` is the rate to serve; ``"trace"`` means the trace's
+        own, and none where its sessions share no clock (capacity only).
+    trace : Trace, optional
+        The workload, if it is at hand; else it is loaded.
+    progress : callable, optional
+        Told what is being worked out.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    SpecError
+        If the scenario cannot be resolved, or the LLM does not fit.
+    TraceError
+        If the trace cannot be read.
+    """
+    started = time.perf_counter()
+    tell = progress or (lambda _text: None)
+    if trace is None:
+        from smetric_model.workload.trace import load_trace
+
+        tell("loading the trace")
+        trace = load_trace(scenario.trace_path())
+    tell("reuse of the trace")
+    demand = demand_of(scenario, trace)
+    rate = _rate(scenario, demand)
+    servable = None if rate is None else rate * (1 - demand.unservable_ratio)
+    ends: dict[str, EndPlan] = {}
+    predictions: dict[str, Prediction] = {}
+    for reuse in ENDS:
+        tell(f"capacity, reuse = {reuse}")
+        predictions[reuse] = Prediction(scenario, demand, reuse)
+        ends[reuse] = capacity(predictions[reuse], servable, tell)
+    ideal = predictions["ideal"]
+    at = servable or ends["ideal"].attainment_rps or 0.5 * ends["ideal"].saturation_rps
+    return Plan(
+        scenario=scenario,
+        workload=_workload(demand, trace),
+        instance=_instance(demand),
+        rate_rps=rate,
+        ends=ends,
+        tiers=tier_demand(ideal, at),
+        fetch=fetch_advice(ideal),
+        steps=_steps(predictions["tiers"], at),
+        notes=_notes(ideal, demand, rate, trace),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def _rate(scenario: Scenario, demand: Demand) -> float | None:
+    rate = scenario.workload.rate_rps
+    if rate != "trace":
+        return rate
+    return demand.trace_rate_rps if np.isfinite(demand.trace_rate_rps) else None
+
+
+def _steps(prediction: Prediction, rate_rps: float) -> tuple[StepShare, ...]:
+    """Break down typical steps: a chunk in the middle of the mean uncached part, and decodes."""
+    instance, hits = prediction.instance_at(rate_rps)
+    own = min(rate_rps / prediction.cluster.instances, 0.999 * instance.stability_rps)
+    hit = float((hits.local + hits.fetched).mean())
+    new = float(prediction.prompt_tokens.mean()) - hit
+    chunk = min(new, float(instance.token_budget))
+    context = instance.decode_context_tokens
+    kinds = {
+        "prefill chunk": (chunk, hit + 0.5 * (new - chunk), 0.0, 0.0),
+        "decode step": (0.0, 0.0, max(instance.mean_batch(own), 1.0), context),
+        "full decode step": (0.0, 0.0, instance.max_batch, context),
+    }
+    steps = []
+    for name, work in kinds.items():
+        step = step_breakdown(prediction.model, *work)
+        steps.append(StepShare(name, *work, step.step_time_s, step.bound_by, step.groups))
+    return tuple(steps)
+
+
+def _workload(demand: Demand, trace: Trace) -> dict[str, Any]:
+    prompt = float(demand.prompt_tokens.sum())
+    return {
+        "source": demand.source,
+        "format": trace.format,
+        "requests": demand.requests,
+        "sessions": demand.sessions,
+        "unservable": dict(demand.unservable),
+        "unservable_ratio": demand.unservable_ratio,
+        "capped": demand.capped,
+        "prompt_tokens_mean": float(demand.prompt_tokens.mean()),
+        "output_tokens_mean": float(demand.output_tokens.mean()),
+        "ideal_reuse_ratio": float(demand.reusable_tokens.sum()) / prompt,
+        "trace_rate_rps": demand.trace_rate_rps,
+    }
+
+
+def _instance(demand: Demand) -> dict[str, Any]:
+    instance = demand.instance
+    return {
+        "llm": instance.llm.name,
+        "gpu": instance.gpu.name,
+        "tp": instance.tp,
+        "ep": instance.ep,
+        "engine": instance.engine,
+        "weight_dtype": instance.weight_dtype,
+        "kv_dtype": instance.kv_dtype,
+        "kv_bytes_per_token": demand.kv_bytes_per_token,
+        "local_tier_tokens": demand.pool_tokens,
+    }
+
+
+def _notes(
+    prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
+) -> tuple[str, ...]:
+    notes = [
+        "first form: load spread evenly, sessions where their KV is, Poisson arrivals at each"
+        " instance; what a router loses is not in these numbers yet"
+    ]
+    if rate is None:
+        notes.append(
+            "no rate: the trace's sessions share no clock; capacity only (give --rate for more)"
+        )
+    notes += [
+        f"loading {demand.source}: {entry.action} {entry.count}: {entry.kind}"
+        for entry in trace.report
+    ]
+    if demand.capped:
+        notes.append(f"{demand.capped} prompts were cut to the longest context")
+    if prediction.fitted.carried_over:
+        notes.append(
+            f"no fit for {demand.instance.gpu.name}/{demand.instance.engine}: efficiencies of"
+            f" {prediction.fitted.fitted_for} carried over, expect tens of per cent"
+        )
+    longest = demand.instance.llm.max_context_tokens
+    served = demand.instance.max_context_tokens or longest
+    if served > longest:
+        notes.append(f"max_context_tokens = {served} exceeds the {longest} the LLM was made for")
+    return tuple(notes)
