@@ -236,7 +236,7 @@ def estimate_sessions_and_history(
     if not append.any():
         notes.append("new tokens: no turn continues another; 1 stands in")
     sessions = Sessions(
-        turns=describe(turns[whole], floor=1.0),
+        turns=_turns(facts, roots),
         first_tokens=describe(first, floor=1.0),
         tool_result_tokens=of(append & ~user, everything),
         user_tokens=of(append & user, everything),
@@ -288,8 +288,41 @@ def _correlation(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> float:
     return digits(float(np.clip(matrix[0, 1], -1.0, 1.0)))
 
 
+def _turns(facts: Facts, roots: npt.NDArray[np.bool_]) -> Distribution:
+    """Estimate the turns of a session where the ends of the trace cut some.
+
+    Product-limit estimate with late entry: a session counts from its first turn in the trace on; it
+    is cut where less than the 95th percentile of start-to-start gaps lies between its last request
+    and the end of the trace.
+    """
+    turn = facts.trace.column("turn")
+    arrival = facts.trace.column("arrival_s")
+    last = np.zeros(facts.first.size, np.int64)
+    last[facts.session] = np.arange(facts.session.size)  # rows come in order of arrival
+    entry, length = turn[facts.first], turn[last] + 1
+    cut = np.zeros(facts.first.size, dtype=bool)
+    later = facts.before >= 0
+    if facts.trace.session_clock == "shared" and later.any():
+        gap = float(np.quantile(arrival[later] - arrival[facts.before[later]], 0.95))
+        cut = arrival[last] + gap > arrival.max()
+    entry, length, cut = entry[roots], length[roots], cut[roots]
+    if not cut.any() and not entry.any():
+        return describe(length, floor=1.0)
+    if cut.all():
+        return describe(length, floor=1.0)
+    values = np.unique(length[~cut])
+    at_risk = np.array([((entry < v) & (length >= v)).sum() for v in values])
+    ended = np.array([((length == v) & ~cut).sum() for v in values])
+    share = 1.0 - np.cumprod(1.0 - ended / at_risk)
+    # draws of that law, for a description like any other; what lives longest lives to the maximum
+    at = (np.arange(2_000) + 0.5) / 2_000
+    place = np.searchsorted(share, at)
+    drawn = np.where(place < values.size, values[np.minimum(place, values.size - 1)], length.max())
+    return describe(drawn, floor=1.0)
+
+
 def _context_limit(facts: Facts, longest_prefix: float) -> Distribution:
-    """Product-limit estimate of the prompt length at which sessions compact.
+    """Estimate the prompt length at which sessions compact (product limit).
 
     A run of turns ends in a reset (the limit was reached at its longest prompt) or with the session
     (the limit lies above it); what is left beyond the longest such run is put at the longest prompt
