@@ -324,9 +324,10 @@ def _turns(facts: Facts, roots: npt.NDArray[np.bool_]) -> Distribution:
 def _context_limit(facts: Facts, longest_prefix: float) -> Distribution:
     """Estimate the prompt length at which sessions compact (product limit).
 
-    A run of turns ends in a reset (the limit was reached at its longest prompt) or with the session
-    (the limit lies above it); what is left beyond the longest such run is put at the longest prompt
-    of all.
+    A run of turns counts from its first prompt on (one that begins beyond a limit says nothing
+    about it: the generator gives it the upper end).  It ends in a reset (the limit was reached at
+    its longest prompt) or with the session (the limit lies above it).  What is left beyond the
+    longest such run is put at the longest prompt of all.
     """
     reset = facts.history == "reset"
     order = np.lexsort((np.arange(facts.session.size), facts.session))
@@ -339,14 +340,16 @@ def _context_limit(facts: Facts, longest_prefix: float) -> Distribution:
     ended = np.zeros(longest.size, dtype=bool)
     first_of_run = np.searchsorted(run, np.arange(longest.size))
     ended[:-1] = ~starts[first_of_run[1:]]
+    entry = facts.prompt[order][first_of_run]
     top = float(facts.prompt.max()) + 1.0
     values = np.unique(longest[ended])
     values = values[values > longest_prefix]  # shorter ones are no matter of a full context
     if not values.size:
         return Constant(top)
-    at_risk = np.array([(longest >= v).sum() for v in values])
+    at_risk = np.array([((entry < v) & (longest >= v)).sum() for v in values])
     events = np.array([(ended & (longest == v)).sum() for v in values])
-    share = 1.0 - np.cumprod(1.0 - events / at_risk)
+    # a run of one prompt is at risk there
+    share = 1.0 - np.cumprod(1.0 - events / np.maximum(at_risk, events))
     share = np.minimum(share, 1 - 1e-6)
     points = [(0.0, float(values[0]))]
     points += [
