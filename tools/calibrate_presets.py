@@ -1,8 +1,8 @@
-"""Write ``data/presets/bailian-trace-*.toml``: parameters that satisfy the paper's claims C01 to C06.
+"""Write ``data/presets/bailian-trace-*.toml``: parameters that satisfy claims C01 to C06.
 
 Six parameters are free to move, one for each target, the others are assumptions that stand below
-with their reasons.  Gauss-Newton steps on the logarithms, with common random numbers; each parameter is
-rounded to three digits.  ``benchmarks/synthesis.py`` checks the result on other seeds.
+with their reasons.  Gauss-Newton steps on the logarithms, with common random numbers; each
+parameter is rounded to three digits.  ``benchmarks/synthesis.py`` checks the result on other seeds.
 
     python tools/calibrate_presets.py [--only NAME] [--out data/presets]
 """
@@ -70,7 +70,8 @@ ASSUMPTIONS = (
     "Context limit: 1.9 times the mean prompt; then the agent"
     " compacts to a summary of about 2,000 tokens.",
     "Subagents begin with their parent's whole context (the paper names forked agents as the"
-    " source of reuse across sessions) and never rewrite that part; how many there are follows from the 67 % within sessions.",
+    " source of reuse across sessions) and never rewrite that part; how many there are follows from"
+    " the 67 % within sessions.",
     "Frameworks: ten with two tool sets each, Zipf exponent 0.8, so that each prompt belongs to"
     " more than 1 % of the sessions; lengths follow from the share of system prompts.",
     "Outputs: median 220 tokens, sigma 1, in all presets (public traces: medians 204 to 350).",
@@ -227,7 +228,7 @@ def calibrate(
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Write the presets.")
     parser.add_argument("--only", help="one preset")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("data/presets"))

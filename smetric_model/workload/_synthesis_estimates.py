@@ -83,13 +83,11 @@ def describe(values: npt.ArrayLike, *, floor: float = 1e-3) -> Distribution:
         at their extremes, if its KS distance to them is at most 0.03; else a table of quantiles.
     """
     x = np.maximum(np.asarray(values, dtype=np.float64), floor)
-    low, high = float(x.min()), float(x.max())
+    low, high = digits(float(x.min())), digits(float(x.max()))
     if low == high:
-        return Constant(digits(low))
+        return Constant(low)
     below, median, above = np.quantile(x, [0.1587, 0.5, 0.8413])
-    fitted = LogNormal(
-        digits(float(median)), digits(math.log(above / below) / 2), digits(low), digits(high)
-    )
+    fitted = LogNormal(digits(float(median)), digits(math.log(above / below) / 2), low, high)
     at = np.sort(x)
     steps = np.arange(at.size + 1) / at.size
     inside = fitted.below(at)
@@ -420,12 +418,17 @@ def estimate_execution(facts: Facts, notes: list[str]) -> Execution:
     """Non-negative least squares of the relative error."""
     from scipy.optimize import nnls
 
+    from smetric_model.workload.reuse import ideal_reuse
+
     time = facts.trace.column("e2e_s").astype(np.float64)
-    known = np.flatnonzero(time > 0)
+    # a first turn finds what is shared; what one in progress had before the trace is not known
+    first = facts.trace.column("turn") == 0
+    new = np.where(first, facts.prompt - ideal_reuse(facts.trace), facts.new)
+    known = np.flatnonzero((time > 0) & (first | (facts.before >= 0)))
     if known.size < 10:
         notes.append("execution: the trace records no completions; the defaults stand in")
         return Execution()
-    matrix = np.stack([np.ones(known.size), facts.new[known], facts.output[known]], axis=1)
+    matrix = np.stack([np.ones(known.size), new[known], facts.output[known]], axis=1)
     # slow outliers must not make typical requests negative: divide by the time itself
     factors, _ = nnls(matrix / time[known, None], np.ones(known.size))
     fitted = np.maximum(matrix @ factors, 1e-3)

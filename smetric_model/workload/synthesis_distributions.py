@@ -35,6 +35,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 #: Points at which a quantile function is averaged.
 _GRID = 20_000
+#: A log-normal narrower than this is a point.
+_POINT_LIKE = 1e-9
 
 
 def _need(condition: bool, message: str) -> None:
@@ -143,7 +145,9 @@ class LogNormal:
 
     def _of(self, normal: FloatArray) -> FloatArray:
         with np.errstate(over="ignore", invalid="ignore"):
-            spread = np.exp(self.sigma * normal) if self.sigma else np.ones_like(normal)
+            spread = (
+                np.exp(self.sigma * normal) if self.sigma > _POINT_LIKE else np.ones_like(normal)
+            )
         result: FloatArray = np.clip(self.median * spread, self.low, self.high)
         return result
 
@@ -159,10 +163,10 @@ class LogNormal:
 
         at = np.asarray(value, np.float64)
         with np.errstate(divide="ignore"):
-            logarithm = np.log(np.maximum(at, 0.0) / self.median)
+            logarithm = np.log(np.maximum(at, 0.0)) - math.log(self.median)
         inside = (
             np.asarray(ndtr(logarithm / self.sigma))
-            if self.sigma
+            if self.sigma > _POINT_LIKE
             else (logarithm >= 0).astype(np.float64)
         )
         result: FloatArray = np.where(at < self.low, 0.0, np.where(at >= self.high, 1.0, inside))

@@ -366,7 +366,7 @@ class FamilySource:
             self.parameters.history.rewrite_ratio,
             self.parameters.history.rewrite_spread,
         )
-        if spread == 0 or ratio in (0, 1):
+        if min(spread, ratio, 1 - ratio) < 1e-9:
             return np.full(count, float(ratio))
         total = (1 - spread) / spread
         return rng.beta(ratio * total, (1 - ratio) * total, count)
