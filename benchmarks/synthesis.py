@@ -1,9 +1,10 @@
 """Presets against the paper's claims, the effect of sampling, the fit's distances, the speed.
 
-    python benchmarks/synthesis.py [claims] [sampling] [fit] [speed] [--seeds 5] [--out out]
+    python benchmarks/synthesis.py [PART ...] [--seeds 5] [--out out]
 
-Without a name, all of them.  ``fit`` needs the shared Weka file (``$SMETRIC_SHARED``).  Tables are
-written as CSV beside what is printed; ``fit`` also draws ``synthesis_fit.png``.
+Parts: ``claims``, ``sensitivity``, ``sampling``, ``fit``, ``speed``; without a name, all of them.
+``fit`` needs the shared Weka file (``$SMETRIC_SHARED``).  Tables are written as CSV beside what is
+printed; ``fit`` also draws ``synthesis_fit.png``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pandas as pd
 from smetric_model.workload import dispatch_balance, load_trace
 from smetric_model.workload.reuse import ideal_reuse
 from smetric_model.workload.synthesis import generate, load_preset, preset_names, preset_parameters
+from smetric_model.workload.synthesis_distributions import Constant, LogNormal
 from smetric_model.workload.synthesis_scaling import thin
 from smetric_model.workload.synthesis_statistics import traffic_statistics
 
@@ -175,6 +177,52 @@ def fit_weka(seeds: int, out: Path) -> None:
     draw(marginals(trace), marginals(result.generated), result.distances, out / "synthesis_fit.png")
 
 
+#: One change at a time of what the presets leave free; not calibrated anew.
+VARIANTS = {
+    "as it is": {},
+    "no rewrites": {"history.rewrite_ratio": 0.0},
+    "rewrites from the start of the history, half as many": {
+        "history.kept_ratio": Constant(0.0),
+        "history.rewrite_ratio": 0.198,
+    },
+    "rewrites alike in all sessions": {"history.rewrite_spread": 0.0},
+    "some sessions rewrite always, the others never": {"history.rewrite_spread": 0.95},
+    "rewrites put back three quarters": {"history.replaced_ratio": 0.75},
+    "answers stripped from later prompts": {"sessions.answer_kept_ratio": 0.0},
+    "context limit twice as high": {"sessions.context_limit_tokens": Constant(133_000.0)},
+    "turns: sigma 1.4, same mean": {"sessions.turns": LogNormal(24.3, 1.4, high=2_000.0)},
+    "turns: a third": {"sessions.turns": LogNormal(12.9, 1.0, high=1_000.0)},
+    "no subagents": {"forks.spawn_ratio": 0.0},
+    "2 prompts instead of 20": {"frameworks.count": 1},
+    "user's median 45 s instead of 150 s": {"think.human_s": LogNormal(45.0, 1.2, high=7_200.0)},
+    "blocks of 16 tokens": {"block_tokens": 16},
+    "blocks of 512 tokens": {"block_tokens": 512},
+}
+
+
+def sensitivity(seeds: int, out: Path) -> None:
+    """What each free assumption of the medium preset does, one at a time."""
+    start = preset_parameters("bailian-trace-1-medium")
+    rows = {}
+    for label, changes in VARIANTS.items():
+        runs = [traffic_statistics(generate(start.replace(**changes), seed=s)) for s in range(2)]
+        rows[label] = pd.DataFrame(runs).mean()
+    cold = traffic_statistics(generate(start, seed=0, start="cold"))
+    rows["no session in progress at the start"] = pd.Series(cold)
+    columns = [
+        "prompt_tokens_mean",
+        "ideal_reuse_ratio",
+        "intra_reuse_ratio",
+        "system_reuse_ratio",
+        "other_reuse_ratio",
+        "first_turn_ratio",
+        "soon_reuse_ratio",
+    ]
+    table = pd.DataFrame(rows).T[columns]
+    table.to_csv(out / "synthesis_sensitivity.csv")
+    print(table.round(3).to_string())
+
+
 def halves(trace, times: int) -> dict[str, float]:
     """Median KS distance between random halves of the sessions."""
     from smetric_model.workload.synthesis_compare import ks_distance, marginals
@@ -236,8 +284,14 @@ def speed(seeds: int, out: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parts = {"claims": claims, "sampling": sampling, "fit": fit_weka, "speed": speed}
-    parser = argparse.ArgumentParser(description="Presets, sampling, fit and speed.")
+    parts = {
+        "claims": claims,
+        "sensitivity": sensitivity,
+        "sampling": sampling,
+        "fit": fit_weka,
+        "speed": speed,
+    }
+    parser = argparse.ArgumentParser(description="Presets, sensitivity, sampling, fit and speed.")
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="which [all]")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("out"))

@@ -101,7 +101,7 @@ def base(trace: int, scale: str) -> WorkloadParameters:
                 INSTANCES * TRACES[trace]["requests_per_instance_and_minute"] / 60, 2
             ),
             "window_s": WINDOW_S,
-            "history_s": 86_400.0,
+            "history_s": 172_800.0,
             "frameworks": {
                 "count": 10,
                 "zipf_exponent": 0.8,

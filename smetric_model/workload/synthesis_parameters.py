@@ -462,7 +462,7 @@ class WorkloadParameters:
     block_tokens: int = 64
     rate_rps: float = 1.0
     window_s: float = 7_200.0
-    history_s: float = 86_400.0
+    history_s: float = 172_800.0
     arrivals: Arrivals = field(default_factory=Arrivals)
     frameworks: Frameworks = field(default_factory=Frameworks)
     tenants: Tenants = field(default_factory=Tenants)
