@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smetric_model import plan_words as words
+from smetric_model.planning import words
 
 if TYPE_CHECKING:
     from smetric_model.planning import Plan

@@ -98,7 +98,7 @@ def command(
 
 
 def _print(result: Plan) -> None:
-    from smetric_model import plan_words as words
+    from smetric_model.planning import words
 
     echo_wrapped(f"unservable: {words.unservable(result)}")
     echo_wrapped(words.headline(result))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from smetric_model.analytic.step_model import step_model
@@ -110,7 +110,12 @@ def test_more_work_never_takes_less_time(
 def test_two_chunks_in_one_step_take_no_longer_than_one_after_the_other(
     model: StepModel, p: int, c: int, d: int, context: int
 ) -> None:
-    """Mixed steps share the reading of weights: never slower than apart."""
+    """Mixed steps share the reading of weights: never slower than apart.
+
+    One exception is real: a step that no longer fits a captured graph is launched eagerly.
+    """
+    captured = model.graph_capture_tokens
+    assume(not (max(p, d) <= captured < p + d))
     apart = step_time_s(model, p, c) + step_time_s(model, 0, 0, d, context)
     assert step_time_s(model, p, c, d, context) <= apart * 1.02
 

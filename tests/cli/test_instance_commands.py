@@ -86,6 +86,7 @@ def test_plan_writes_one_object_and_the_table() -> None:
          "engine 'x' has no fitted efficiencies; known: sglang, vllm"),
         (["latency", *CODER, "--tp", "3", "--prompt-tokens", "5", "--output-tokens", "1"],
          "tp = 3: "),
+        (["plan", "--llm", "no-such-llm"], "LLM 'no-such-llm' is not known"),
         (["plan", "--llm", "Qwen3-235B-A22B"], "the smallest tp that fits is 8"),
         (["plan", "--trace", str(ROOT / "README.md")], "README.md"),
     ],

@@ -86,8 +86,9 @@ def test_another_llm_brings_its_own_types(
     run(monkeypatch, capfd, "--llm", "Qwen3-235B-A22B-FP8", "--tp", "4")
     run(monkeypatch, capfd, "--llm", "Qwen3-235B-A22B-FP8", "--weight-dtype", "bf16")
     run(monkeypatch, capfd, "--weight-dtype", "fp8")
-    assert [instance_of(s).weight_dtype for s in asked] == ["fp8", "bf16", "fp8"]
-    assert [s.llm.kv_dtype for s in asked] == ["bf16"] * 3
+    assert [s.llm.weight_dtype for s in asked] == [None, "bf16", "fp8"]
+    instance = instance_of(asked[0])
+    assert (instance.weight_dtype, instance.kv_dtype) == ("fp8", "bf16")
     assert asked[0].engine.tp == 4
     assert asked[2].llm.name == "Qwen3-Coder-30B-A3B-Instruct"
 
@@ -95,7 +96,6 @@ def test_another_llm_brings_its_own_types(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--llm", "no-such-llm"], "no-such-llm"),
         (["--weight-dtype", "fp5"], "fp5"),
         (["--instances", "0"], "--instances"),
         (["--trace", "no-such-file"], "no-such-file"),
