@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
 
 __all__ = [
     "DiscreteWork",
     "erlang_c",
+    "fitting_counts",
     "number_in_system",
     "state_dependent_queue",
 ]
@@ -104,6 +104,62 @@ def number_in_system(probabilities: NDArray[np.float64], ratio: float) -> tuple[
     return in_service, float(beyond / (1.0 - ratio))
 
 
+def fitting_counts(
+    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int = 1 << 11
+) -> NDArray[np.float64]:
+    r"""Return how many items of random size fit a capacity when they are taken as they come.
+
+    .. math:: P(N \ge n) = P(S_1 + \dots + S_n \le C),
+
+    the counting law of a renewal process (Cox, *Renewal Theory*, 1962): the item that does not
+    fit blocks those behind it, so that the mean lies *below* ``C / E[S]``, by about
+    ``(1 - cv^2) / 2`` places for sizes of coefficient of variation ``cv`` < 1, and the spread is
+    about ``cv sqrt(C / E[S])``.  For equal sizes it is the whole number below ``C / S``.
+
+    Parameters
+    ----------
+    size : array_like of float, shape (n,)
+        Sample of the sizes, above 0 and at most ``capacity``.
+    weights : array_like of float, shape (n,)
+        Weight of each; need not sum to 1.
+    capacity : float
+        C, in the unit of the sizes.
+    most : int
+        Largest count of interest.
+    points : int
+        Grid cells that make up the capacity.
+
+    Returns
+    -------
+    ndarray, shape (m,)
+        P(N >= 1), P(N >= 2), … down to about 1e-6, m <= ``most``.
+    """
+    size = np.asarray(size, dtype=float)
+    share = np.asarray(weights, dtype=float) / np.sum(weights)
+    mean = float(size @ share)
+    spread = float(np.sqrt(max((size * size) @ share - mean * mean, 0.0)))
+    if spread < 1e-9 * mean:
+        return np.ones(int(np.clip(np.floor(capacity / mean * (1 + 1e-12)), 1, most)))
+    # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
+    cell = capacity / points
+    position = np.minimum(size / cell, points)
+    low = position.astype(int)
+    pmf = np.bincount(low, share * (1 - (position - low)), minlength=2 * points)
+    pmf += np.bincount(low + 1, share * (position - low), minlength=2 * points)
+    transform = np.fft.rfft(pmf)
+    count = int(capacity / mean + 10 + 8 * spread / mean * np.sqrt(capacity / mean))
+    fits = np.ones(min(count, most))
+    sums = transform.copy()
+    for n in range(1, fits.size):
+        law = np.fft.irfft(sums * transform, n=2 * points)
+        law[points + 1 :] = 0.0  # sums above the capacity stay above
+        fits[n] = np.clip(law.sum(), 0.0, fits[n - 1])
+        if fits[n] < 1e-6:
+            return fits[:n]
+        sums = np.fft.rfft(law)
+    return fits
+
+
 class DiscreteWork:
     r"""A positive random amount of work on a grid, with what queueing needs of it.
 
@@ -180,24 +236,22 @@ class DiscreteWork:
         """
         return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
 
-    def arrived_normal(self, rate_rps: float, interval_s: float, x_s: ArrayLike) -> Any:
-        """Return the normal approximation of :meth:`arrived_cdf`, for intervals of many arrivals.
+    def sum_cdf(self, count: float) -> NDArray[np.float64]:
+        """Return the law of the sum of ``count`` independent works.
 
         Parameters
         ----------
-        rate_rps, interval_s
-            As in :meth:`arrived_cdf`.
-        x_s : array_like of float
-            Where [s].
+        count : float
+            How many; between whole numbers a mixture of the two.
 
         Returns
         -------
-        ndarray
-            P(work <= x).
+        ndarray, shape (points // 2,)
+            P(sum <= x) at ``x = 0, step_s, 2 step_s, …``.
         """
-        mean = rate_rps * interval_s * self.mean_s
-        spread = np.sqrt(rate_rps * interval_s * self.second_moment_s2)
-        return ndtr((np.asarray(x_s, dtype=float) - mean) / max(spread, 1e-12))
+        whole = np.floor(count)
+        part = count - whole
+        return self._cdf(self._work**whole * (1.0 - part + part * self._work))
 
     def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
         r"""Return the law of the wait for a first-come-first-served server (M/G/1).

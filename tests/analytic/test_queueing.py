@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smetric_model.analytic.busy_periods import (
+    BusyPeriods,
+    bursty_queue,
+    busy_period_counts,
+    condensed,
+)
+from smetric_model.analytic.queueing import (
+    DiscreteWork,
+    erlang_c,
+    fitting_counts,
+    number_in_system,
+    state_dependent_queue,
+)
+
+LOADS = st.floats(0.05, 0.95)
+ONE = np.array([1.0])
+
+
+def waits(law, cdf, x):
+    return law.at(cdf, np.asarray(x))
+
+
+# --- Erlang C and state-dependent service --------------------------------------------------------
+
+
+def test_erlang_c_known_value():
+    waiting = erlang_c(10, 8.0)
+    assert waiting == pytest.approx(0.409180, abs=5e-7)
+    assert waiting / (10 - 8) == pytest.approx(0.204590, abs=5e-7)
+
+
+@given(servers=st.integers(1, 60), load=LOADS)
+def test_state_dependent_queue_is_erlang_c(servers, load):
+    rates = np.arange(1.0, servers + 1)
+    probabilities, ratio = state_dependent_queue(load * servers, rates)
+    waiting = probabilities[-1] / (1 - ratio)
+    assert waiting == pytest.approx(erlang_c(servers, load * servers), rel=1e-9)
+    in_service, queue = number_in_system(probabilities, ratio)
+    assert in_service == pytest.approx(load * servers, rel=1e-9)
+    assert queue == pytest.approx(waiting * load / (1 - load), rel=1e-9)
+
+
+def test_erlang_c_unstable_waits_for_certain():
+    assert erlang_c(3, 3.0) == 1.0
+    assert erlang_c(1, 0.3) == pytest.approx(0.3)
+
+
+@given(
+    fixed=st.floats(0.002, 0.05),
+    slope=st.floats(1e-5, 0.01),
+    prefill=st.floats(0.01, 5.0),
+    output=st.floats(2, 2000),
+    load=LOADS,
+)
+def test_linear_step_time_gives_negative_binomial(fixed, slope, prefill, output, load):
+    rate = load / (prefill + output * slope)
+    level = np.arange(1.0, 60_000.0)
+    rates = 1.0 / (prefill + output * (fixed + slope * level) / level)
+    probabilities, ratio = state_dependent_queue(rate, rates)
+    # ratio of neighbours: λ (w + O e) + λ O a / l, a negative binomial with p = λ (w + O e)
+    p, per_level = rate * (prefill + output * slope), rate * output * fixed
+    size = 1 + per_level / p
+    assert probabilities[0] == pytest.approx((1 - p) ** size, rel=1e-6)
+    assert number_in_system(probabilities, ratio)[0] == pytest.approx(size * p / (1 - p), rel=1e-5)
+
+
+def test_no_steady_state_is_nan():
+    probabilities, ratio = state_dependent_queue(2.0, [0.5, 1.0])
+    assert ratio == 2.0
+    assert np.isnan(probabilities).all()
+
+
+# --- fitting -------------------------------------------------------------------------------------
+
+
+@given(size=st.integers(1, 400), capacity=st.integers(400, 5000))
+def test_equal_sizes_fit_whole_times(size, capacity):
+    assert fitting_counts([size], [1.0], capacity, 10_000).sum() == capacity // size
+
+
+def test_random_sizes_fit_as_drawn():
+    random = np.random.default_rng(1)
+    size = np.minimum(random.lognormal(0.0, 1.0, 3000), 15.0)
+    law = fitting_counts(size, np.ones(size.size), 15.0, 1000)
+    drawn = (random.choice(size, (20_000, 200)).cumsum(axis=1) <= 15.0).sum(axis=1)
+    for n in range(1, 20):
+        assert law[n - 1] == pytest.approx((drawn >= n).mean(), abs=0.015)
+    assert fitting_counts(size, np.ones(size.size), 15.0, 4).size == 4
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+@given(load=LOADS)
+@settings(max_examples=20)
+def test_wait_mm1(load):
+    share = (np.arange(4000) + 0.5) / 4000
+    law = DiscreteWork(-np.log1p(-share), 60.0 / (1 - load))
+    cdf = law.waiting_cdf(load)
+    x = np.linspace(0.5, 10 / (1 - load), 20)
+    assert waits(law, cdf, x) == pytest.approx(1 - load * np.exp(-(1 - load) * x), abs=0.01)
+
+
+@given(load=st.floats(0.1, 0.9))
+@settings(max_examples=20)
+def test_wait_md1_is_erlangs(load):
+    law = DiscreteWork(ONE, 40.0)
+    cdf = law.waiting_cdf(load)
+    assert cdf[0] == pytest.approx(1 - load, abs=0.01)
+    for x in (0.5, 1.5, 2.5, 3.7):
+        # Erlang 1909: P(W <= x) = (1-ρ) Σ_k (ρ(k-x))^k / k! e^{-ρ(k-x)}
+        k = np.arange(int(x) + 1)
+        factorial = np.cumprod(np.concatenate(([1.0], np.arange(1.0, k.size))))
+        exact = (1 - load) * np.sum((load * (k - x)) ** k / factorial * np.exp(-load * (k - x)))
+        assert waits(law, cdf, x) == pytest.approx(exact, abs=0.01)
+
+
+def test_wait_of_unstable_queue_never_ends():
+    assert not DiscreteWork(ONE, 10.0).waiting_cdf(1.0).any()
+
+
+@given(seed=st.integers(0, 1000), mean=st.floats(0.05, 8.0))
+@settings(max_examples=10)
+def test_compound_poisson_as_drawn(seed, mean):
+    random = np.random.default_rng(seed)
+    work = random.lognormal(0.0, 1.0, 500)
+    law = DiscreteWork(work, 12 * (mean + 5 * np.sqrt(mean)) + work.max())
+    cdf = law.arrived_cdf(mean, 1.0)
+    counts = random.poisson(mean, 20_000)
+    drawn = random.choice(work, counts.sum())
+    totals = np.bincount(np.repeat(np.arange(counts.size), counts), drawn, counts.size)
+    for x in np.quantile(totals, [0.2, 0.5, 0.9]) + 0.5:
+        assert waits(law, cdf, x) == pytest.approx((totals <= x).mean(), abs=0.02)
+
+
+def test_fixed_sum_between_whole_numbers_is_a_mixture():
+    law = DiscreteWork(ONE, 10.0)
+    cdf = law.sum_cdf(2.25)
+    assert waits(law, cdf, [1.9, 2.5, 3.1]) == pytest.approx([0.0, 0.75, 1.0], abs=1e-6)
+
+
+# --- busy periods --------------------------------------------------------------------------------
+
+
+@given(load=st.floats(0.05, 0.9))
+@settings(max_examples=20)
+def test_counts_of_constant_work_are_borel(load):
+    over = busy_period_counts(ONE, ONE, load, 40)
+    n = np.arange(1.0, 41.0)
+    log_factorial = np.cumsum(np.log(n))
+    borel = np.exp(-load * n + (n - 1) * np.log(load * n) - log_factorial)
+    assert -np.diff(over) == pytest.approx(borel, abs=1e-8)
+    assert over[0] == pytest.approx(1.0, abs=1e-9)
+
+
+@given(load=st.floats(0.05, 0.8), seed=st.integers(0, 100))
+@settings(max_examples=15)
+def test_busy_period_means(load, seed):
+    work = np.random.default_rng(seed).lognormal(0.0, 0.5, 40)
+    share = np.full(40, 1 / 40)
+    rate = load / work.mean()
+    assert busy_period_counts(work, share, rate, 1000).sum() == pytest.approx(
+        1 / (1 - load), rel=5e-3
+    )
+    interval = 3.0
+    busy = BusyPeriods(work, share, rate, 40 * work.max() / (1 - load) ** 2, points=1 << 11)
+    cdf = busy.delay_cdf(interval)
+    mean = (1 - cdf).sum() * busy.step_s
+    assert mean == pytest.approx(interval * load / (1 - load), rel=0.02)
+    assert (np.diff(cdf) >= -1e-9).all()
+    # a fine grid: no delay unless somebody arrives
+    fine = BusyPeriods(work, share, rate, 10 * work.max()).delay_cdf(interval)
+    assert fine[0] == pytest.approx(np.exp(-rate * interval), abs=2e-3)
+
+
+@given(load=LOADS, size=st.integers(2, 60))
+def test_bursts_of_one_are_a_birth_death_queue(load, size):
+    rates = np.arange(1.0, size + 1)
+    weights, bursts = bursty_queue(
+        load * size, np.zeros(size + 1) + (np.arange(size + 1) == 0), rates
+    )
+    probabilities, _ = state_dependent_queue(load * size, rates)
+    assert weights / weights.sum() == pytest.approx(
+        probabilities[:-1] / probabilities[:-1].sum(), rel=1e-9
+    )
+    assert bursts == pytest.approx(load * size * weights)
+
+
+@given(size=st.integers(1, 5000), seed=st.integers(0, 100))
+def test_condensed_keeps_mean_and_tail(size, seed):
+    work = np.random.default_rng(seed).lognormal(0.0, 1.5, size)
+    values, weights = condensed(work, 24)
+    assert weights.sum() == pytest.approx(1.0)
+    assert values @ weights == pytest.approx(work.mean(), rel=1e-9)
+    assert (values * values) @ weights == pytest.approx((work * work).mean(), rel=0.05)
+    assert values.max() <= work.max() * (1 + 1e-12)
