@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smetric_model.workload.synthesis_distributions import mean_of_counts, quantile_of
-from smetric_model.workload.synthesis_parameters import WorkloadParameters, zipf_shares
+from smetric_model.workload.synthesis_parameters import WorkloadParameters
+from smetric_model.workload.synthesis_sections import zipf_shares
 
 __all__ = ["Families", "FamilySource", "Streams", "mean_requests", "mean_sessions"]
 
