@@ -310,7 +310,10 @@ def _turns(facts: Facts, roots: npt.NDArray[np.bool_]) -> Distribution:
     if cut.all():
         return describe(length, floor=1.0)
     values = np.unique(length[~cut])
-    at_risk = np.array([((entry < v) & (length >= v)).sum() for v in values])
+    # a session cut after its v-th turn in the trace does not tell whether it was the last
+    at_risk = np.array(
+        [((entry < v) & ((length > v) | (~cut & (length == v)))).sum() for v in values]
+    )
     ended = np.array([((length == v) & ~cut).sum() for v in values])
     share = 1.0 - np.cumprod(1.0 - ended / at_risk)
     # draws of that law, for a description like any other; what lives longest lives to the maximum
@@ -349,17 +352,13 @@ def _context_limit(facts: Facts, longest_prefix: float) -> Distribution:
     events = np.array([(ended & (longest == v)).sum() for v in values])
     # a run of one prompt is at risk there
     share = 1.0 - np.cumprod(1.0 - events / np.maximum(at_risk, events))
-    share = np.minimum(share, 1 - 1e-6)
     points = [(0.0, float(values[0]))]
-    points += [
-        (float(s), float(v)) for s, v in zip(share, values, strict=True) if s > points[-1][0]
-    ]
-    last = points[-1]
-    return Quantiles(
-        (*points, (last[0] + 1e-9, top), (1.0, top))
-        if last[0] < 1 - 1e-6
-        else (*points, (1.0, top))
-    )
+    for reached, value in zip(share.tolist(), values.tolist(), strict=True):
+        if reached > 1 - 1e-6:  # nobody is left
+            return Quantiles((*points, (1.0, value)))
+        if reached > points[-1][0]:
+            points.append((reached, value))
+    return Quantiles((*points, (points[-1][0] + 1e-9, top), (1.0, top)))
 
 
 def _session_factor(new: FloatArray, session: IntArray, count: int) -> tuple[FloatArray, float]:

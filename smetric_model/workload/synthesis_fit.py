@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "describe", "fit", "fit_parameters"]
 
+#: Requests from which on a trace has a rate.
+_REQUESTS = 100
+#: History before a generated window, in windows, unless the parameters' default is shorter: nothing
+#: in the trace tells of sessions that live longer.
+_HISTORY_WINDOWS = 20.0
 #: Sessions generated to compare with a trace whose sessions share no clock, at least.
 _SESSIONS = 2_000
 
@@ -76,13 +81,15 @@ def fit(trace: Trace, *, name: str = "fitted", seed: int = 0) -> Fit:
 
     Notes
     -----
-    Every parameter is a direct statistic of the trace; nothing is searched for.  Sessions cut by
-    the trace's ends count as they are.  Session starts are taken as a Poisson process.
+    Every parameter is a direct statistic of the trace; nothing is searched for.  Session starts are
+    taken as a Poisson process.  What is generated is a window of the trace's length, in equilibrium
+    when it opens; where the trace has no rate (sessions without a common clock, a handful of
+    requests), whole sessions.
     """
     from smetric_model.workload.synthesis_build import generate
 
     parameters, notes = fit_parameters(trace, name)
-    if trace.session_clock == "shared" and float(np.ptp(trace.column("arrival_s"))) > 0:
+    if _has_rate(trace):
         generated = generate(parameters, seed=seed)
     else:
         generated = generate(
@@ -93,6 +100,12 @@ def fit(trace: Trace, *, name: str = "fitted", seed: int = 0) -> Fit:
             ends="whole",
         )
     return Fit(parameters, generated, compare(trace, generated), notes)
+
+
+def _has_rate(trace: Trace) -> bool:
+    """Whether a window of the trace's length and rate would hold some requests."""
+    span = float(np.ptp(trace.column("arrival_s")))
+    return trace.session_clock == "shared" and span >= 1.0 and len(trace) >= _REQUESTS
 
 
 def fit_parameters(trace: Trace, name: str) -> tuple[WorkloadParameters, tuple[str, ...]]:
@@ -112,9 +125,12 @@ def fit_parameters(trace: Trace, name: str) -> tuple[WorkloadParameters, tuple[s
     facts = Facts.of(trace)
     execution = estimate_execution(facts, notes)
     span = float(np.ptp(trace.column("arrival_s")))
-    shared_clock = trace.session_clock == "shared" and span > 0
-    if not shared_clock:
-        notes.append("rate_rps, window_s: sessions share no clock; 1 request/s and 2 h stand in")
+    rate = _has_rate(trace)
+    if not rate:
+        notes.append(
+            "rate_rps, window_s: sessions share no clock, or requests are few; 1 request/s and 2 h "
+            "stand in"
+        )
     frameworks, prefix = estimate_frameworks(facts)
     sessions, history = estimate_sessions_and_history(facts, prefix, notes)
     return (
@@ -123,8 +139,11 @@ def fit_parameters(trace: Trace, name: str) -> tuple[WorkloadParameters, tuple[s
             description=f"Fitted to {trace.source}.",
             assumptions=tuple(notes),
             block_tokens=facts.block_tokens,
-            rate_rps=digits(len(trace) / span) if shared_clock else 1.0,
-            window_s=digits(span) if shared_clock else 7_200.0,
+            rate_rps=digits(len(trace) / span) if rate else 1.0,
+            window_s=digits(span) if rate else 7_200.0,
+            history_s=min(_HISTORY_WINDOWS * span, WorkloadParameters().history_s)
+            if rate
+            else WorkloadParameters().history_s,
             frameworks=frameworks,
             sessions=sessions,
             think=estimate_think_times(facts, execution, notes),

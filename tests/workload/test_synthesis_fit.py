@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
-from trace_strategies import trace_of
+from synthesis_strategies import parameters
+from trace_strategies import block_paths, trace_of
 
 from smetric_model.errors import TraceError
 from smetric_model.workload import load_trace
@@ -131,6 +132,26 @@ def test_traces_that_tell_less() -> None:
     unnamed = trace_of([[1, 2], [1, 2, 3]])
     with pytest.raises(TraceError, match="names no sessions"):
         fit(unnamed)
+
+
+@given(parameters(), st.integers(0, 1_000))
+@settings(max_examples=15)
+def test_any_traffic_can_be_fitted(p, seed) -> None:
+    trace = generate(p, seed=seed, rate_rps=2.0)
+    result = fit(trace, seed=seed)
+    assert result.distances.loc["prompt_tokens", "trace_mean"] > 0
+    assert WorkloadParameters.from_dict(result.parameters.to_dict()) == result.parameters
+
+
+@given(block_paths(), st.data())
+@settings(max_examples=25)
+def test_any_few_requests_can_be_fitted(paths, data) -> None:
+    names: dict[int, int] = {}
+    drawn = data.draw(st.lists(st.integers(0, 3), min_size=len(paths), max_size=len(paths)))
+    sessions = [names.setdefault(name, len(names)) for name in drawn]
+    arrival = data.draw(st.lists(st.floats(0, 100), min_size=len(paths), max_size=len(paths)))
+    result = fit(trace_of(paths, sessions=sessions, arrival_s=sorted(arrival)))
+    assert len(result.generated) > 0
 
 
 def test_comparing_a_trace_with_itself() -> None:
