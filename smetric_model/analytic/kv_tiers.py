@@ -130,7 +130,8 @@ class ReuseProfile:
         if retention_s == float("inf"):
             return 1.0
         gap, tokens, _ = self._sorted
-        return float(tokens[np.searchsorted(gap, retention_s, side="right")] / self.reused_tokens)
+        kept = float(tokens[np.searchsorted(gap, retention_s, side="right")])
+        return min(kept / self.reused_tokens, 1.0)  # the two sums round differently
 
     def retention_for(self, ratio: float) -> float:
         """Return the shortest time a store must keep KV to serve a share of the reusable tokens.
