@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smetric_model.simulate._jit import fingerprint, source_files
+from smetric_model.simulate._jit import borrowed, fingerprint, source_files
 from smetric_model.simulate._loop import loop
 from smetric_model.simulate._state import new_state, new_world, replay_of
 from smetric_model.simulate.inputs import Inputs, Replay
@@ -27,7 +27,7 @@ def _compiled() -> Any:
     def simulator_loop(s, w, first, skip):  # type: ignore[no-untyped-def]
         if mark < 0:
             return 0
-        return loop(s, w, first, skip)
+        return loop(borrowed(s), borrowed(w), first, skip)
 
     return njit(cache=True, error_model="numpy")(simulator_loop)
 

@@ -165,6 +165,7 @@ def _from_time_0(trace: Trace, start_s: float, scenario: Scenario, notes: list[s
     requests = trace.requests.assign(arrival_s=arrival, previous_tokens=previous)
     part = replace(trace, requests=requests).take(rows)
     firsts = np.unique(part.column("session_id"), return_index=True)[1]
-    under_way = int((part.column("previous_tokens")[firsts] >= 0).sum())
+    earlier = (part.column("previous_tokens") >= 0) | (part.column("turn") > 0)
+    under_way = int(earlier[firsts].sum())
     notes.append(f"{under_way} sessions under way at the start of the warm-up")
     return part
