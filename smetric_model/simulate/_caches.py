@@ -10,7 +10,7 @@ held of a path is always a prefix of it.
 
 from __future__ import annotations
 
-from smetric_model.simulate._jit import part
+from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._state import (
     EVICTED,
     FREE_SLOT,
@@ -31,8 +31,9 @@ __all__ = [
 
 
 @part
-def all_hits(s, w, request, instances):
+def all_hits(p, request, instances):
     """Blocks of the request's path that each instance holds, into ``s.hits``."""
+    s, w = tables(p)
     s.hits[:] = 0
     depth = 0
     node = w.requests[request].leaf
@@ -62,7 +63,8 @@ def all_hits(s, w, request, instances):
 
 
 @part
-def _unlink(s, instance, slot):
+def _unlink(p, instance, slot):
+    s, _ = tables(p)
     older, newer = s.slots[slot].older, s.slots[slot].newer
     if older >= 0:
         s.slots[older].newer = newer
@@ -75,18 +77,20 @@ def _unlink(s, instance, slot):
 
 
 @part
-def _free_slot(s, instances, instance, slot):
+def _free_slot(p, instances, instance, slot):
+    s, _ = tables(p)
     s.slot[s.slots[slot].node * instances + instance] = -1
     s.slots[slot].newer = s.count[FREE_SLOT]
     s.count[FREE_SLOT] = slot
 
 
 @part
-def admit_path(s, w, request, instance, instances, block_tokens, total):
+def admit_path(p, request, instance, instances, block_tokens, total):
     """Pin the path and reserve KV for the rest of ``total`` tokens.
 
     Returns the blocks held of the path, or −1 (and changes nothing) where it does not fit.
     """
+    s, w = tables(p)
     held = unused = 0
     node = w.requests[request].leaf
     while node >= 0:
@@ -111,7 +115,7 @@ def admit_path(s, w, request, instance, instances, block_tokens, total):
             s.slots[slot].pins = 1
         else:
             if s.slots[slot].pins == 0:
-                _unlink(s, instance, slot)
+                _unlink(p, instance, slot)
             s.slots[slot].pins += 1
         node = w.nodes[node].parent
     s.instance[instance].evictable -= unused * block_tokens
@@ -124,16 +128,17 @@ def admit_path(s, w, request, instance, instances, block_tokens, total):
         s.instance[instance].evictable -= blocks * block_tokens
         s.count[EVICTED] += blocks
         if s.slots[slot].held == 0:
-            _unlink(s, instance, slot)
-            _free_slot(s, instances, instance, slot)
+            _unlink(p, instance, slot)
+            _free_slot(p, instances, instance, slot)
     s.instance[instance].free -= need
     s.request[request].private = need
     return held
 
 
 @part
-def insert_path(s, w, request, instance, instances):
+def insert_path(p, request, instance, instances):
     """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
+    s, w = tables(p)
     added = 0
     reach = w.requests[request].blocks
     node = w.requests[request].leaf
@@ -148,8 +153,9 @@ def insert_path(s, w, request, instance, instances):
 
 
 @part
-def release_path(s, w, request, instance, instances, block_tokens):
+def release_path(p, request, instance, instances, block_tokens):
     """Give back the KV of a completed request; its blocks stay, the last one the oldest."""
+    s, w = tables(p)
     s.instance[instance].free += s.request[request].private
     node = w.requests[request].leaf
     while node >= 0:
@@ -157,7 +163,7 @@ def release_path(s, w, request, instance, instances, block_tokens):
         s.slots[slot].pins -= 1
         if s.slots[slot].pins == 0:
             if s.slots[slot].held == 0:
-                _free_slot(s, instances, instance, slot)
+                _free_slot(p, instances, instance, slot)
             else:
                 newest = s.instance[instance].newest
                 s.slots[slot].older = newest
@@ -172,8 +178,9 @@ def release_path(s, w, request, instance, instances, block_tokens):
 
 
 @part
-def global_hit(s, w, request):
+def global_hit(p, request):
     """Blocks of the path that the global tier holds."""
+    s, w = tables(p)
     held = 0
     reach = w.requests[request].blocks
     node = w.requests[request].leaf
@@ -184,7 +191,8 @@ def global_hit(s, w, request):
 
 
 @part
-def _global_unlink(s, node):
+def _global_unlink(p, node):
+    s, _ = tables(p)
     older, newer = s.store[node].older, s.store[node].newer
     if older >= 0:
         s.store[older].newer = newer
@@ -197,7 +205,8 @@ def _global_unlink(s, node):
 
 
 @part
-def _global_append(s, node):
+def _global_append(p, node):
+    s, _ = tables(p)
     newest = s.count[GLOBAL_TAIL]
     s.store[node].older = newest
     s.store[node].newer = -1
@@ -209,30 +218,32 @@ def _global_append(s, node):
 
 
 @part
-def global_touch(s, w, request):
+def global_touch(p, request):
     """Move what is stored of a path to the end of the list."""
+    s, w = tables(p)
     node = w.requests[request].leaf
     while node >= 0:
         if s.store[node].stored > 0:
-            _global_unlink(s, node)
-            _global_append(s, node)
+            _global_unlink(p, node)
+            _global_append(p, node)
         node = w.nodes[node].parent
 
 
 @part
-def global_write(s, w, request, capacity):
+def global_write(p, request, capacity):
     """Store a path and touch it; returns the blocks that were missing."""
+    s, w = tables(p)
     written = 0
     reach = w.requests[request].blocks
     node = w.requests[request].leaf
     while node >= 0:
         cover = min(w.nodes[node].end, reach) - w.nodes[node].start
         if s.store[node].stored > 0:
-            _global_unlink(s, node)
+            _global_unlink(p, node)
         if s.store[node].stored < cover:
             written += cover - s.store[node].stored
             s.store[node].stored = cover
-        _global_append(s, node)
+        _global_append(p, node)
         node = w.nodes[node].parent
     s.count[GLOBAL_USED] += written
     while s.count[GLOBAL_USED] > capacity:
@@ -241,5 +252,5 @@ def global_write(s, w, request, capacity):
         s.store[node].stored -= blocks
         s.count[GLOBAL_USED] -= blocks
         if s.store[node].stored == 0:
-            _global_unlink(s, node)
+            _global_unlink(p, node)
     return written

@@ -9,7 +9,7 @@ is kind · 2³² + number.
 
 from __future__ import annotations
 
-from smetric_model.simulate._jit import part
+from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._state import QUEUE
 
 __all__ = ["KIND", "pop_event", "push_event", "set_timer", "stop_timer"]
@@ -18,8 +18,9 @@ KIND = 32  # bits of a number in a code
 
 
 @part
-def push_event(s, tick, code):
+def push_event(p, tick, code):
     """Add an event of a request."""
+    s, _ = tables(p)
     place = s.count[QUEUE]
     s.count[QUEUE] += 1
     while place > 0:
@@ -36,8 +37,9 @@ def push_event(s, tick, code):
 
 
 @part
-def pop_event(s):
+def pop_event(p):
     """Remove the first event (read it before)."""
+    s, _ = tables(p)
     s.count[QUEUE] -= 1
     size = s.count[QUEUE]
     tick, code = s.event[size].tick, s.event[size].code
@@ -67,19 +69,21 @@ def pop_event(s):
 
 
 @part
-def _before(s, one, two):
+def _before(p, one, two):
+    s, _ = tables(p)
     if s.timer[one].tick != s.timer[two].tick:
         return s.timer[one].tick < s.timer[two].tick
     return s.timer[one].code < s.timer[two].code
 
 
 @part
-def _settle(s, timer, place):
+def _settle(p, timer, place):
     """Move a timer from ``place`` to where it belongs."""
+    s, _ = tables(p)
     heap = s.timer_heap
     while place > 0:
         above = (place - 1) >> 1
-        if not _before(s, timer, heap[above]):
+        if not _before(p, timer, heap[above]):
             break
         heap[place] = heap[above]
         s.timer[heap[place]].place = place
@@ -89,9 +93,9 @@ def _settle(s, timer, place):
         below = 2 * place + 1
         if below >= size:
             break
-        if below + 1 < size and _before(s, heap[below + 1], heap[below]):
+        if below + 1 < size and _before(p, heap[below + 1], heap[below]):
             below += 1
-        if not _before(s, heap[below], timer):
+        if not _before(p, heap[below], timer):
             break
         heap[place] = heap[below]
         s.timer[heap[place]].place = place
@@ -101,20 +105,22 @@ def _settle(s, timer, place):
 
 
 @part
-def set_timer(s, timer, tick, code):
+def set_timer(p, timer, tick, code):
     """Set or move a timer."""
+    s, _ = tables(p)
     s.timer[timer].tick = tick
     s.timer[timer].code = code
     place = s.timer[timer].place
     if place < 0:
         place = s.timer_size[0]
         s.timer_size[0] += 1
-    _settle(s, timer, place)
+    _settle(p, timer, place)
 
 
 @part
-def stop_timer(s, timer):
+def stop_timer(p, timer):
     """Remove a timer, if it is set."""
+    s, _ = tables(p)
     place = s.timer[timer].place
     if place < 0:
         return
@@ -122,4 +128,4 @@ def stop_timer(s, timer):
     s.timer_size[0] -= 1
     last = s.timer_heap[s.timer_size[0]]
     if last != timer:
-        _settle(s, last, place)
+        _settle(p, last, place)

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["borrowed", "fingerprint", "jit", "part"]
+__all__ = ["address", "fingerprint", "jit", "part", "tables"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,28 +53,55 @@ def fingerprint() -> int:
     return value
 
 
-@intrinsic
-def borrowed(_typing: Any, value: Any) -> Any:
-    """Return a (nested) tuple with the same arrays, not counted as references.
+def _leaves(context: Any, builder: Any, kind: Any, pointer: Any) -> Any:
+    """Load a tuple part by part: what is not used is then not loaded."""
+    if not isinstance(kind, types.BaseTuple) or not len(kind):
+        return builder.load(pointer)
+    value = context.get_constant_undef(kind)
+    for place, inner in enumerate(kind):
+        part_pointer = cgutils.gep_inbounds(builder, pointer, 0, place)
+        value = builder.insert_value(value, _leaves(context, builder, inner, part_pointer), place)
+    return value
 
-    Compiled code counts references to every array that it takes out of a tuple, with atomic
-    operations that take a third of the simulator's time.  Whoever calls this keeps the arrays
-    alive.
+
+def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Take the owner out of every array of a tuple: references to it are not counted."""
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value=value)
+        for name in ("meminfo", "parent"):
+            setattr(array, name, cgutils.get_null_value(getattr(array, name).type))
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for place, inner in enumerate(kind):
+            old = builder.extract_value(value, place)
+            new = _borrowed(context, builder, inner, old)
+            value = builder.insert_value(value, new, place)
+    return value
+
+
+@intrinsic
+def address(_typing: Any, tables: Any) -> Any:
+    """Put a tuple of tables into memory and return where; the caller keeps the tables alive.
+
+    Compiled functions that take the tables themselves copy hundreds of numbers at each call, and
+    count references to each array, which together take most of the simulator's time.
     """
 
-    def without(context: Any, builder: Any, kind: Any, item: Any) -> Any:
-        if isinstance(kind, types.Array):
-            array = context.make_array(kind)(context, builder, value=item)
-            for name in ("meminfo", "parent"):
-                setattr(array, name, cgutils.get_null_value(getattr(array, name).type))
-            return array._getvalue()
-        if isinstance(kind, types.BaseTuple):
-            for place, inner in enumerate(kind):
-                old = builder.extract_value(item, place)
-                item = builder.insert_value(item, without(context, builder, inner, old), place)
-        return item
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = _borrowed(context, builder, signature.args[0], arguments[0])
+        place = cgutils.alloca_once_value(builder, value)
+        return builder.bitcast(place, context.get_value_type(signature.return_type))
+
+    return types.CPointer(tables)(tables), codegen
+
+
+@intrinsic
+def tables(_typing: Any, pointer: Any) -> Any:
+    """Return the tuple at an address."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return without(context, builder, signature.args[0], arguments[0])
+        kind = signature.return_type
+        pointer = builder.bitcast(arguments[0], context.get_value_type(kind).as_pointer())
+        return _borrowed(context, builder, kind, _leaves(context, builder, kind, pointer))
 
-    return value(value), codegen
+    return pointer.dtype(pointer), codegen

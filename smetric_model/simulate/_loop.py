@@ -19,7 +19,7 @@ from smetric_model.simulate._caches import (
     release_path,
 )
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
-from smetric_model.simulate._jit import part
+from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
@@ -49,8 +49,9 @@ _NUMBER = (1 << KIND) - 1
 
 
 @part
-def loop(s, w, first, skip):
+def loop(p, first, skip):
     """Run until the window's requests are done; ``first`` are the fixed arrivals in order."""
+    s, w = tables(p)
     now = 0
     at = 0
     while True:
@@ -79,22 +80,22 @@ def loop(s, w, first, skip):
         s.count[EVENTS] += 1
         kind, index = code >> KIND, code & _NUMBER
         if source == 1:
-            pop_event(s)
+            pop_event(p)
         elif source == 2:
             at += 1
         wake = -1  # an instance that runs no step and may now
         if kind == 0:
-            _stop(s, index)
-            end_step(s, w, index, now)
+            _stop(p, index)
+            end_step(p, index, now)
             wake = index
         elif kind == 1:
-            _on_link(s, w, index, now)
+            _on_link(p, index, now)
         elif kind == 2:
             s.out[index].fetch_done = now
             s.request[index].fetching = False
-            wake = _wake(s, w, s.out[index].instance, now, True)
+            wake = _wake(p, s.out[index].instance, now, True)
         elif kind == 3:
-            _on_arrival(s, w, index, now)
+            _on_arrival(p, index, now)
         else:
             s.out[index].ready = now
             instance = s.out[index].instance
@@ -104,37 +105,39 @@ def loop(s, w, first, skip):
             else:
                 s.request[s.instance[instance].last_waiting].next_waiting = index
             s.instance[instance].last_waiting = index
-            wake = _wake(s, w, instance, now, alone)
+            wake = _wake(p, instance, now, alone)
         if wake >= 0:
-            begin_step(s, w, wake, now, skip)
+            begin_step(p, wake, now, skip)
     if w.fabric.nodes > 1:
-        advance_nics(s, w, now)
+        advance_nics(p, now)
     for instance in range(w.fabric.instances):
-        _add_held(s, w, instance, now)
-        advance_pcie(s, w, instance, now)
+        _add_held(p, instance, now)
+        advance_pcie(p, instance, now)
         if s.instance[instance].step_start >= 0:
-            s.instance[instance].busy_ticks += overlap(w, s.instance[instance].step_start, now)
+            s.instance[instance].busy_ticks += overlap(p, s.instance[instance].step_start, now)
             if s.instance[instance].step_is_run:
-                done = _steps_by(s, w, instance, now + 1) - 1
+                done = _steps_by(p, instance, now + 1) - 1
                 s.count[STEPS] += done
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
-                _credit(s.generated_tokens, w, instance, start, batch * done)
+                _credit(p, s.generated_tokens, instance, start, batch * done)
     return now
 
 
 @part
-def _wake(s, w, instance, now, cut):
+def _wake(p, instance, now, cut):
     """Instance if it is idle; else −1, and its run of steps is cut short (where ``cut``)."""
+    s, _ = tables(p)
     if s.instance[instance].step_start < 0:
         return instance
     if cut:
-        _cut(s, w, instance, now)
+        _cut(p, instance, now)
     return -1
 
 
 @part
-def _stop(s, timer):
+def _stop(p, timer):
     """Remove the first timer of all (cheaper than any)."""
+    s, _ = tables(p)
     s.timer[timer].place = -1
     s.timer_size[0] -= 1
     size = s.timer_size[0]
@@ -142,21 +145,22 @@ def _stop(s, timer):
         last = s.timer_heap[size]
         s.timer[last].place = 0
         s.timer_heap[0] = last
-        set_timer(s, last, s.timer[last].tick, s.timer[last].code)
+        set_timer(p, last, s.timer[last].tick, s.timer[last].code)
 
 
 @part
-def _on_arrival(s, w, request, now):
+def _on_arrival(p, request, now):
+    s, w = tables(p)
     s.out[request].arrival = now
     s.order[s.count[ARRIVED]] = request
     s.count[ARRIVED] += 1
     if w.requests[request].unservable:
-        _next_turn(s, w, request, now)
+        _next_turn(p, request, now)
         return
     if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
     prompt = w.requests[request].prompt_tokens
-    all_hits(s, w, request, w.fabric.instances)
+    all_hits(p, request, w.fabric.instances)
     for instance in range(w.fabric.instances):
         s.hits[instance] *= w.engine.cache_block_tokens
     chosen, reason, following, random = choose(
@@ -181,22 +185,24 @@ def _on_arrival(s, w, request, now):
     s.out[request].charge = charge
     s.loads[chosen] += 1.0
     s.unprefilled[chosen] += float(charge)
-    push_event(s, now + w.requests[request].host_ticks, _READY + request)
+    push_event(p, now + w.requests[request].host_ticks, _READY + request)
 
 
 @part
-def _next_turn(s, w, request, now):
+def _next_turn(p, request, now):
+    _, w = tables(p)
     following = w.requests[request].following
     if following >= 0 and w.requests[following].arrival_tick < 0:
-        push_event(s, now + w.requests[following].think_ticks, _ARRIVAL + following)
+        push_event(p, now + w.requests[following].think_ticks, _ARRIVAL + following)
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
 @part
-def begin_step(s, w, instance, now, skip):
+def begin_step(p, instance, now, skip):
     """Schedule a step on an instance that runs none."""
+    s, w = tables(p)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -219,7 +225,7 @@ def begin_step(s, w, instance, now, skip):
         and s.instance[instance].prefilling_count + batch < w.engine.max_running_requests
     ):
         request = s.instance[instance].waiting
-        if not _admit(s, w, instance, request, now):
+        if not _admit(p, instance, request, now):
             break
         s.instance[instance].waiting = s.request[request].next_waiting
         s.prefilling[instance, s.instance[instance].prefilling_count] = request
@@ -233,7 +239,7 @@ def begin_step(s, w, instance, now, skip):
             chunks += 1
     held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
     if held != s.instance[instance].held:
-        _add_held(s, w, instance, now)
+        _add_held(p, instance, now)
         s.instance[instance].held = held
         s.instance[instance].held_since = now
     if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
@@ -266,16 +272,17 @@ def begin_step(s, w, instance, now, skip):
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
         s.instance[instance].run_steps = steps
-        ticks = _ticks(s, w, instance, steps)
-        edge = _next_edge(w, now)
+        ticks = _ticks(p, instance, steps)
+        edge = _next_edge(p, now)
         if steps > 1 and edge > now and now + ticks > edge:
-            s.instance[instance].run_steps = _steps_by(s, w, instance, edge)
-            ticks = _ticks(s, w, instance, s.instance[instance].run_steps)
-    set_timer(s, instance, now + ticks, instance)
+            s.instance[instance].run_steps = _steps_by(p, instance, edge)
+            ticks = _ticks(p, instance, s.instance[instance].run_steps)
+    set_timer(p, instance, now + ticks, instance)
 
 
 @part
-def _ticks(s, w, instance, steps):
+def _ticks(p, instance, steps):
+    s, w = tables(p)
     batch = s.instance[instance].decoding_count
     return run_ticks(
         w.decode[batch].base,
@@ -288,13 +295,14 @@ def _ticks(s, w, instance, steps):
 
 
 @part
-def _steps_by(s, w, instance, tick):
+def _steps_by(p, instance, tick):
     """First step of the run that ends at ``tick`` or later; the last one if none does."""
+    s, _ = tables(p)
     low, high = 1, s.instance[instance].run_steps
     left = tick - s.instance[instance].step_start
     while low < high:
         middle = (low + high) >> 1
-        if _ticks(s, w, instance, middle) >= left:
+        if _ticks(p, instance, middle) >= left:
             high = middle
         else:
             low = middle + 1
@@ -302,20 +310,22 @@ def _steps_by(s, w, instance, tick):
 
 
 @part
-def _cut(s, w, instance, now):
+def _cut(p, instance, now):
     """End a run with the step in progress; one that ends right now has ended already."""
+    s, _ = tables(p)
     if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
         return
-    steps = _steps_by(s, w, instance, now + 1)
+    steps = _steps_by(p, instance, now + 1)
     if steps < s.instance[instance].run_steps:
         s.instance[instance].run_steps = steps
-        tick = s.instance[instance].step_start + _ticks(s, w, instance, steps)
-        set_timer(s, instance, tick, instance)
+        tick = s.instance[instance].step_start + _ticks(p, instance, steps)
+        set_timer(p, instance, tick, instance)
 
 
 @part
-def _next_edge(w, now):
+def _next_edge(p, now):
     """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
+    _, w = tables(p)
     if now < w.window.start:
         return w.window.start
     if now >= w.window.end:
@@ -325,16 +335,18 @@ def _next_edge(w, now):
 
 
 @part
-def _credit(table, w, instance, now, tokens):
+def _credit(p, table, instance, now, tokens):
+    _, w = tables(p)
     if w.window.start <= now < w.window.end:
         table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
 @part
-def end_step(s, w, instance, now):
+def end_step(p, instance, now):
     """Take in what a step, or a run of steps, has done."""
+    s, w = tables(p)
     start = s.instance[instance].step_start
-    s.instance[instance].busy_ticks += overlap(w, start, now)
+    s.instance[instance].busy_ticks += overlap(p, start, now)
     s.instance[instance].step_start = -1
     steps = s.instance[instance].run_steps if s.instance[instance].step_is_run else 1
     s.count[STEPS] += steps
@@ -344,8 +356,8 @@ def end_step(s, w, instance, now):
         s.instance[instance].decode_steps += steps
         s.instance[instance].context += batch * steps
         # all steps of a run but the last end in the bin in which it began
-        _credit(s.generated_tokens, w, instance, start, batch * (steps - 1))
-        _credit(s.generated_tokens, w, instance, now, batch)
+        _credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
+        _credit(p, s.generated_tokens, instance, now, batch)
         done = s.instance[instance].decode_steps
         kept = 0
         for place in range(batch):
@@ -353,7 +365,7 @@ def end_step(s, w, instance, now):
             if s.request[request].finish_at == done:
                 length = w.requests[request].prompt_tokens + w.requests[request].output_tokens
                 s.instance[instance].context -= length
-                _complete(s, w, instance, request, now)
+                _complete(p, instance, request, now)
             else:
                 s.decoding[instance, kept] = request
                 kept += 1
@@ -376,10 +388,9 @@ def end_step(s, w, instance, now):
             s.request[request].at += chunk
             if s.request[request].todo == 0:
                 # those behind it in this step still count as computing
-                behind = computing + _completing(s, instance, place + 1, count)
+                behind = computing + _completing(p, instance, place + 1, count)
                 _prefilled(
-                    s,
-                    w,
+                    p,
                     instance,
                     request,
                     behind,
@@ -392,7 +403,8 @@ def end_step(s, w, instance, now):
 
 
 @part
-def _completing(s, instance, first, count):
+def _completing(p, instance, first, count):
+    s, _ = tables(p)
     found = 0
     for place in range(first, count):
         request = s.prefilling[instance, place]
@@ -402,16 +414,17 @@ def _completing(s, instance, first, count):
 
 
 @part
-def _prefilled(s, w, instance, request, computing, now):
+def _prefilled(p, instance, request, computing, now):
     """Sample the first token, make the prompt's blocks reusable."""
+    s, w = tables(p)
     s.out[request].first_token = now
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    _credit(s.reused_tokens, w, instance, now, reused)
+    _credit(p, s.reused_tokens, instance, now, reused)
     computed = w.requests[request].prompt_tokens - reused
-    _credit(s.computed_tokens, w, instance, now, computed)
-    _credit(s.generated_tokens, w, instance, now, 1)
+    _credit(p, s.computed_tokens, instance, now, computed)
+    _credit(p, s.generated_tokens, instance, now, 1)
     s.unprefilled[instance] -= float(s.out[request].charge)
-    added = insert_path(s, w, request, instance, w.fabric.instances)
+    added = insert_path(p, request, instance, w.fabric.instances)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
     if not single:
@@ -422,43 +435,45 @@ def _prefilled(s, w, instance, request, computing, now):
         )
         s.instance[instance].context += w.requests[request].prompt_tokens + 1
     if w.fabric.global_blocks > 0:
-        written = global_write(s, w, request, w.fabric.global_blocks)
+        written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + computing > 0
-            work = _nic_work(w, written * w.engine.cache_block_tokens, busy)
+            work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
             link = 2 * (instance // w.fabric.instances_per_node) + 1
-            start_nic(s, w, link, work, request, now)
+            start_nic(p, link, work, request, now)
     if single:
-        _complete(s, w, instance, request, now)
+        _complete(p, instance, request, now)
 
 
 @part
-def _complete(s, w, instance, request, now):
+def _complete(p, instance, request, now):
+    s, w = tables(p)
     s.out[request].done = now
-    release_path(s, w, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
+    release_path(p, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
     s.loads[instance] -= 1.0
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
-    _next_turn(s, w, request, now)
+    _next_turn(p, request, now)
 
 
 # --- KV and links -------------------------------------------------------------------------------
 
 
 @part
-def _usable(w, blocks, prompt):
+def _usable(p, blocks, prompt):
+    _, w = tables(p)
     tokens = min(blocks * w.engine.cache_block_tokens, prompt - 1)
     return tokens // w.engine.block_tokens * w.engine.block_tokens
 
 
 @part
-def _admit(s, w, instance, request, now):
+def _admit(p, instance, request, now):
+    s, w = tables(p)
     prompt = w.requests[request].prompt_tokens
     total = prompt + w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
-        s,
-        w,
+        p,
         request,
         instance,
         w.fabric.instances,
@@ -468,15 +483,15 @@ def _admit(s, w, instance, request, now):
     if held < 0:
         return False
     s.out[request].admitted = now
-    local = _usable(w, held, prompt)
+    local = _usable(p, held, prompt)
     fetched = 0
     if w.fabric.global_blocks > 0:
-        stored = global_hit(s, w, request)
+        stored = global_hit(p, request)
         if stored > held:
-            fetched = _usable(w, stored, prompt) - local
+            fetched = _usable(p, stored, prompt) - local
         if fetched > 0:
-            if _start_fetch(s, w, instance, request, local, fetched, now):
-                global_touch(s, w, request)
+            if _start_fetch(p, instance, request, local, fetched, now):
+                global_touch(p, request)
                 s.request[request].fetching = True
             else:
                 fetched = 0
@@ -488,13 +503,15 @@ def _admit(s, w, instance, request, now):
 
 
 @part
-def _nic_work(w, tokens, busy):
+def _nic_work(p, tokens, busy):
+    _, w = tables(p)
     size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
     return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
 
 
 @part
-def _start_fetch(s, w, instance, request, local, fetched, now):
+def _start_fetch(p, instance, request, local, fetched, now):
+    s, w = tables(p)
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
@@ -502,44 +519,46 @@ def _start_fetch(s, w, instance, request, local, fetched, now):
         for place in range(s.instance[instance].prefilling_count):
             if not s.request[s.prefilling[instance, place]].fetching:
                 busy = True
-        work = _nic_work(w, fetched, busy)
+        work = _nic_work(p, fetched, busy)
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
         seconds = size / share
         if work > 0.0:
-            seconds = max(seconds, work / nic_rate(s, w, node))
+            seconds = max(seconds, work / nic_rate(p, node))
         recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
         if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
             return False
     s.out[request].fetch_start = now
     s.request[request].legs = 1
-    start_pcie(s, w, instance, size, request, now)
+    start_pcie(p, instance, size, request, now)
     if work > 0.0:
         s.request[request].legs = 2
-        start_nic(s, w, 2 * node, work, request, now)
+        start_nic(p, 2 * node, work, request, now)
     return True
 
 
 @part
-def _on_link(s, w, link, now):
+def _on_link(p, link, now):
+    s, w = tables(p)
     if link < 2 * w.fabric.nodes:
-        advance_nics(s, w, now)
-        request = pop_flow(s, w, link)
-        schedule_nics(s, w, now)
+        advance_nics(p, now)
+        request = pop_flow(p, link)
+        schedule_nics(p, now)
         if link % 2 == 1:
             return  # a write: nobody waits for it
     else:
         instance = link - 2 * w.fabric.nodes
-        advance_pcie(s, w, instance, now)
-        request = pop_flow(s, w, link)
-        schedule_pcie(s, w, instance, now)
+        advance_pcie(p, instance, now)
+        request = pop_flow(p, link)
+        schedule_pcie(p, instance, now)
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
-        push_event(s, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
+        push_event(p, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
 
 
 @part
-def _add_held(s, w, instance, now):
-    inside = overlap(w, s.instance[instance].held_since, now)
+def _add_held(p, instance, now):
+    s, _ = tables(p)
+    inside = overlap(p, s.instance[instance].held_since, now)
     s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smetric_model.simulate._jit import borrowed, fingerprint, source_files
+from smetric_model.simulate._jit import address, fingerprint, source_files
 from smetric_model.simulate._loop import loop
 from smetric_model.simulate._state import new_state, new_world, replay_of
 from smetric_model.simulate.inputs import Inputs, Replay
@@ -27,7 +27,7 @@ def _compiled() -> Any:
     def simulator_loop(s, w, first, skip):  # type: ignore[no-untyped-def]
         if mark < 0:
             return 0
-        return loop(borrowed(s), borrowed(w), first, skip)
+        return loop(address((s, w)), first, skip)
 
     return njit(cache=True, error_model="numpy")(simulator_loop)
 
@@ -41,7 +41,11 @@ def is_compiled() -> bool:
 
 
 def run(
-    inputs: Inputs, *, skip: bool = True, progress: Callable[[str], None] | None = None
+    inputs: Inputs,
+    *,
+    skip: bool = True,
+    caches: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Replay:
     """Simulate.
 
@@ -51,6 +55,8 @@ def run(
         From :func:`smetric_model.simulate.prepare.prepare`.
     skip : bool, default True
         Whether runs of decode steps are taken in closed form; the answer is the same.
+    caches : bool, default False
+        Whether ``held_blocks`` is wanted: nodes times instances numbers.
     progress : callable, optional
         Told that the simulator is being compiled, where it is.
 
@@ -64,4 +70,4 @@ def run(
     fixed = np.flatnonzero(inputs.requests.arrival_tick >= 0)
     first = fixed[np.argsort(inputs.requests.arrival_tick[fixed], kind="stable")]
     now = _compiled()(state, new_world(inputs), first, skip)
-    return replay_of(inputs, state, now)
+    return replay_of(inputs, state, now, caches)
