@@ -13,13 +13,22 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+import numba.core.cgutils
+import numba.extending
 
 __all__ = ["address", "fingerprint", "jit", "part", "tables"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# numba's insides are not typed, and what an intrinsic makes is called in compiled code only
+types: Any = numba.types
+cgutils: Any = numba.core.cgutils
+
+
+def _intrinsic(function: Any) -> Any:
+    made: Any = numba.extending.intrinsic
+    return made(function)
+
 
 #: Files outside this package whose code is compiled in.
 _OTHERS = ("../analytic/step_time.py", "../routing/compiled.py", "../routing/ties.py")
@@ -79,7 +88,7 @@ def _borrowed(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return value
 
 
-@intrinsic
+@_intrinsic
 def address(_typing: Any, tables: Any) -> Any:
     """Put a tuple of tables into memory and return where; the caller keeps the tables alive.
 
@@ -95,7 +104,7 @@ def address(_typing: Any, tables: Any) -> Any:
     return types.CPointer(tables)(tables), codegen
 
 
-@intrinsic
+@_intrinsic
 def tables(_typing: Any, pointer: Any) -> Any:
     """Return the tuple at an address."""
 
