@@ -17,16 +17,22 @@ from smetric_model.simulate._state import (
     GLOBAL_HEAD,
     GLOBAL_TAIL,
     GLOBAL_USED,
+    INDEX_END,
+    INDEX_NEXT,
 )
+from smetric_model.simulate.inputs import BLIND, DELAYED
 
 __all__ = [
     "admit_path",
     "all_hits",
+    "catch_up_index",
     "global_hit",
     "global_touch",
     "global_write",
     "insert_path",
+    "place_blindly",
     "release_path",
+    "seen_hits",
 ]
 
 
@@ -63,6 +69,58 @@ def all_hits(p, request, instances):
 
 
 @part
+def seen_hits(p, request, replica, instances):
+    """Blocks of the path that a router believes each instance to hold, into ``s.hits``."""
+    s, w = tables(p)
+    base = replica * w.nodes.size * instances if w.signals.hit_index == BLIND else 0
+    for instance in range(instances):
+        hit = 0
+        # what is believed of a path is a prefix of it, so the sum over its nodes is the hit
+        reach = w.requests[request].blocks
+        node = w.requests[request].leaf
+        while node >= 0:
+            cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+            hit += min(s.seen[base + node * instances + instance], cover)
+            node = w.nodes[node].parent
+        s.hits[instance] = hit
+
+
+@part
+def place_blindly(p, request, replica, instance, instances):
+    """Note what a router placed where; it never learns of evictions."""
+    s, w = tables(p)
+    base = replica * w.nodes.size * instances
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
+    while node >= 0:
+        key = base + node * instances + instance
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        s.seen[key] = max(s.seen[key], cover)
+        node = w.nodes[node].parent
+
+
+@part
+def _log_index(p, now, key, held):
+    s, _ = tables(p)
+    entry = s.count[INDEX_END]
+    s.count[INDEX_END] += 1
+    s.index_log[entry].tick = now
+    s.index_log[entry].key = key
+    s.index_log[entry].held = held
+
+
+@part
+def catch_up_index(p, tick):
+    """Let the routers see what the caches held at ``tick``."""
+    s, _ = tables(p)
+    entry = s.count[INDEX_NEXT]
+    while entry < s.count[INDEX_END] and s.index_log[entry].tick <= tick:
+        s.seen[s.index_log[entry].key] = s.index_log[entry].held
+        entry += 1
+    s.count[INDEX_NEXT] = entry
+
+
+@part
 def _unlink(p, instance, slot):
     s, _ = tables(p)
     older, newer = s.slots[slot].older, s.slots[slot].newer
@@ -85,7 +143,7 @@ def _free_slot(p, instances, instance, slot):
 
 
 @part
-def admit_path(p, request, instance, instances, block_tokens, total):
+def admit_path(p, request, instance, instances, block_tokens, total, now):
     """Pin the path and reserve KV for the rest of ``total`` tokens.
 
     Returns the blocks held of the path, or −1 (and changes nothing) where it does not fit.
@@ -127,6 +185,8 @@ def admit_path(p, request, instance, instances, block_tokens, total):
         s.instance[instance].free += blocks * block_tokens
         s.instance[instance].evictable -= blocks * block_tokens
         s.count[EVICTED] += blocks
+        if w.signals.hit_index == DELAYED:
+            _log_index(p, now, s.slots[slot].node * instances + instance, s.slots[slot].held)
         if s.slots[slot].held == 0:
             _unlink(p, instance, slot)
             _free_slot(p, instances, instance, slot)
@@ -136,7 +196,7 @@ def admit_path(p, request, instance, instances, block_tokens, total):
 
 
 @part
-def insert_path(p, request, instance, instances):
+def insert_path(p, request, instance, instances, now):
     """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
     s, w = tables(p)
     added = 0
@@ -148,6 +208,8 @@ def insert_path(p, request, instance, instances):
         if s.slots[slot].held < cover:
             added += cover - s.slots[slot].held
             s.slots[slot].held = cover
+            if w.signals.hit_index == DELAYED:
+                _log_index(p, now, node * instances + instance, cover)
         node = w.nodes[node].parent
     return added
 

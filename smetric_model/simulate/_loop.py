@@ -12,11 +12,14 @@ from smetric_model.routing.compiled import choose
 from smetric_model.simulate._caches import (
     admit_path,
     all_hits,
+    catch_up_index,
     global_hit,
     global_touch,
     global_write,
     insert_path,
+    place_blindly,
     release_path,
+    seen_hits,
 )
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
@@ -34,12 +37,14 @@ from smetric_model.simulate._links import (
 from smetric_model.simulate._state import (
     ARRIVED,
     EVENTS,
-    NEXT_INSTANCE,
+    LOAD_END,
+    LOAD_NEXT,
     PENDING,
     QUEUE,
     RUNS,
     STEPS,
 )
+from smetric_model.simulate.inputs import BLIND, EXACT
 from smetric_model.simulate.steps import prefill_ticks, run_ticks, step_ticks
 
 __all__ = ["loop"]
@@ -98,6 +103,8 @@ def loop(p, first, skip):
             _on_arrival(p, index, now)
         else:
             s.out[index].ready = now
+            if w.signals.scraped:
+                _change_load(p, index, now, 1.0, float(s.out[index].charge))
             instance = s.out[index].instance
             alone = s.instance[instance].waiting < 0
             if alone:
@@ -153,6 +160,7 @@ def _on_arrival(p, request, now):
     s, w = tables(p)
     s.out[request].arrival = now
     s.order[s.count[ARRIVED]] = request
+    replica = s.count[ARRIVED] % w.signals.replicas
     s.count[ARRIVED] += 1
     if w.requests[request].unservable:
         _next_turn(p, request, now)
@@ -160,7 +168,12 @@ def _on_arrival(p, request, now):
     if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
     prompt = w.requests[request].prompt_tokens
-    all_hits(p, request, w.fabric.instances)
+    _catch_up_loads(p, now - w.signals.load_age_ticks)
+    if w.signals.hit_index == EXACT:
+        all_hits(p, request, w.fabric.instances)
+    else:
+        catch_up_index(p, now - w.signals.index_age_ticks)
+        seen_hits(p, request, replica, w.fabric.instances)
     for instance in range(w.fabric.instances):
         s.hits[instance] *= w.engine.cache_block_tokens
     chosen, reason, following, random = choose(
@@ -170,22 +183,55 @@ def _on_arrival(p, request, now):
         w.requests[request].est_hit_tokens,
         w.requests[request].session_key,
         s.hits,
-        s.loads,
-        s.unprefilled,
+        s.loads[0 if w.signals.scraped else replica],
+        s.unprefilled[0 if w.signals.scraped else replica],
         s.available,
         s.keys,
-        s.count[NEXT_INSTANCE],
-        s.random[0],
+        s.next_instance[replica],
+        s.random[replica],
     )
-    s.count[NEXT_INSTANCE] = following
-    s.random[0] = random
+    s.next_instance[replica] = following
+    s.random[replica] = random
     s.out[request].instance = chosen
     s.out[request].reason = reason
     charge = prompt - s.hits[chosen]
     s.out[request].charge = charge
-    s.loads[chosen] += 1.0
-    s.unprefilled[chosen] += float(charge)
+    s.request[request].replica = 0 if w.signals.scraped else replica
+    if not w.signals.scraped:
+        _change_load(p, request, now, 1.0, float(charge))
+    if w.signals.hit_index == BLIND:
+        place_blindly(p, request, replica, chosen, w.fabric.instances)
     push_event(p, now + w.requests[request].host_ticks, _READY + request)
+
+
+@part
+def _change_load(p, request, now, requests, tokens):
+    """Change the load that routers see of an instance, at once or when it is old enough."""
+    s, w = tables(p)
+    replica, instance = s.request[request].replica, s.out[request].instance
+    if w.signals.load_age_ticks == 0:
+        s.loads[replica, instance] += requests
+        s.unprefilled[replica, instance] += tokens
+        return
+    entry = s.count[LOAD_END]
+    s.count[LOAD_END] += 1
+    s.load_log[entry].tick = now
+    s.load_log[entry].replica = replica
+    s.load_log[entry].instance = instance
+    s.load_log[entry].requests = requests
+    s.load_log[entry].tokens = tokens
+
+
+@part
+def _catch_up_loads(p, tick):
+    s, _ = tables(p)
+    entry = s.count[LOAD_NEXT]
+    while entry < s.count[LOAD_END] and s.load_log[entry].tick <= tick:
+        replica, instance = s.load_log[entry].replica, s.load_log[entry].instance
+        s.loads[replica, instance] += s.load_log[entry].requests
+        s.unprefilled[replica, instance] += s.load_log[entry].tokens
+        entry += 1
+    s.count[LOAD_NEXT] = entry
 
 
 @part
@@ -423,8 +469,8 @@ def _prefilled(p, instance, request, computing, now):
     computed = w.requests[request].prompt_tokens - reused
     _credit(p, s.computed_tokens, instance, now, computed)
     _credit(p, s.generated_tokens, instance, now, 1)
-    s.unprefilled[instance] -= float(s.out[request].charge)
-    added = insert_path(p, request, instance, w.fabric.instances)
+    _change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    added = insert_path(p, request, instance, w.fabric.instances, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
     if not single:
@@ -450,7 +496,7 @@ def _complete(p, instance, request, now):
     s, w = tables(p)
     s.out[request].done = now
     release_path(p, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
-    s.loads[instance] -= 1.0
+    _change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
     _next_turn(p, request, now)
@@ -479,6 +525,7 @@ def _admit(p, instance, request, now):
         w.fabric.instances,
         w.engine.cache_block_tokens,
         total + w.engine.fixed_state_tokens,
+        now,
     )
     if held < 0:
         return False

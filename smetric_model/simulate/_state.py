@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smetric_model.routing.compiled import pack
-from smetric_model.simulate.inputs import Inputs, Replay
+from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
 
 __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
 
@@ -24,10 +24,13 @@ __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
     GLOBAL_HEAD,
     GLOBAL_TAIL,
     GLOBAL_USED,
-    NEXT_INSTANCE,
     NIC_NOW,
     RUNS,
-) = range(13)
+    INDEX_NEXT,
+    INDEX_END,
+    LOAD_NEXT,
+    LOAD_END,
+) = range(16)
 
 
 def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
@@ -46,7 +49,7 @@ _REQUEST_INPUT = _record(
 _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
-    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs", "?": "fetching"}
+    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs replica", "?": "fetching"}
 )
 _OUT = _record(
     {
@@ -69,6 +72,8 @@ _STORE = _record({"i4": "stored older newer"})
 _LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
 _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
+_LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
+_INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
 
 class World(NamedTuple):
@@ -82,6 +87,7 @@ class World(NamedTuple):
     window: Any
     model: Any
     policy: Any
+    signals: Any
 
 
 class State(NamedTuple):
@@ -89,15 +95,19 @@ class State(NamedTuple):
 
     count: Any  # single numbers, see above
     nic_work: Any  # (1,) float
-    random: Any  # (1,) uint64
+    random: Any  # (replicas,) uint64
+    next_instance: Any  # (replicas,)
     request: Any  # (requests,)
     out: Any  # (requests,)
     order: Any  # (requests,) rows in order of arrival
     instance: Any  # (instances,)
     prefilling: Any  # (instances, max running), in order of admission, those that fetch included
     decoding: Any  # (instances, max running)
-    loads: Any  # (instances,) float, for the policies
-    unprefilled: Any  # (instances,) float
+    loads: Any  # (replicas, instances) float, as the routers see them
+    unprefilled: Any
+    load_log: Any  # changes of loads not yet seen
+    seen: Any  # (replicas · nodes · instances) blocks, where the index is not exact
+    index_log: Any  # changes of caches not yet seen
     computed_tokens: Any  # (instances, bins)
     reused_tokens: Any
     generated_tokens: Any
@@ -153,6 +163,7 @@ def new_world(inputs: Inputs) -> World:
         window=inputs.window,
         model=inputs.model,
         policy=pack(inputs.policy),
+        signals=inputs.signals,
     )
 
 
@@ -170,12 +181,23 @@ def new_state(inputs: Inputs) -> State:
     def ints(*shape: int, value: int = 0) -> Any:
         return np.full(shape, value, np.int64)
 
-    count = ints(13)
+    signals = inputs.signals
+    # each request changes loads three times; what is cached of a node changes when it is computed,
+    # when it is evicted, and once an admission when it is evicted in part
+    load_changes = 3 * requests if signals.load_age_ticks else 0
+    seen = index_changes = 0
+    if signals.hit_index == BLIND:
+        seen = signals.replicas * nodes * instances
+    elif signals.hit_index == DELAYED:
+        seen = nodes * instances
+        index_changes = 2 * inputs.nodes.path_sum() + requests
+    count = ints(16)
     count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
     return State(
         count=count,
         nic_work=np.zeros(1),
-        random=np.full(1, inputs.seed, np.uint64),
+        random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
+        next_instance=ints(signals.replicas),
         request=_table(_REQUEST, requests, next_waiting=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
@@ -191,8 +213,11 @@ def new_state(inputs: Inputs) -> State:
         ),
         prefilling=ints(instances, engine.max_running_requests),
         decoding=ints(instances, engine.max_running_requests),
-        loads=np.zeros(instances),
-        unprefilled=np.zeros(instances),
+        loads=np.zeros((signals.replicas, instances)),
+        unprefilled=np.zeros((signals.replicas, instances)),
+        load_log=_table(_LOAD_CHANGE, load_changes),
+        seen=np.zeros(seen, np.int32),
+        index_log=_table(_INDEX_CHANGE, index_changes),
         computed_tokens=ints(instances, inputs.window.bins),
         reused_tokens=ints(instances, inputs.window.bins),
         generated_tokens=ints(instances, inputs.window.bins),

@@ -15,7 +15,7 @@ from smetric_model.simulate.steps import DecodeTables
 if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
 
-__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Window"]
+__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -79,6 +79,25 @@ class Fabric(NamedTuple):
     recompute_if_faster: int
 
 
+#: What a router knows of the caches: ``Signals.hit_index``.
+EXACT, DELAYED, BLIND = range(3)
+
+
+class Signals(NamedTuple):
+    """What the routers know, and how old it is.
+
+    ``hit_index`` is EXACT, DELAYED (by ``index_age_ticks``) or BLIND (what this router placed
+    there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the engines,
+    either ``load_age_ticks`` old.
+    """
+
+    replicas: int = 1
+    hit_index: int = EXACT
+    index_age_ticks: int = 0
+    scraped: int = 0
+    load_age_ticks: int = 0
+
+
 class Window(NamedTuple):
     """Times of the run [ticks]: window, bins inside it, and the drain limit."""
 
@@ -105,6 +124,8 @@ class Inputs:
         The router's policy.
     seed : int
         Of the router's ties.
+    signals : Signals
+        What the routers know.
     """
 
     requests: Requests
@@ -116,6 +137,7 @@ class Inputs:
     decode: DecodeTables
     policy: Policy
     seed: int = 0
+    signals: Signals = field(default_factory=Signals)
 
 
 @dataclass(eq=False)

@@ -54,6 +54,12 @@ class Nodes:
             node = int(self.parent[node])
         return nodes[::-1]
 
+    def path_sum(self) -> int:
+        """Nodes on the paths of all requests."""
+        depth = np.zeros(self.parent.size + 1, np.int64)
+        _depths(self.parent, depth)
+        return int(depth[self.leaf].sum())  # a leaf of −1 reads the last entry, 0
+
     def longest_path(self) -> int:
         """Most nodes on a path."""
         depth = np.zeros(self.parent.size + 1, np.int64)

@@ -22,7 +22,7 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Window
+from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
@@ -72,7 +72,7 @@ def check_simulated(scenario: Scenario) -> None:
     SpecError
         Names every key, its value and what is simulated.
     """
-    router, cluster, tier = scenario.router, scenario.cluster, scenario.global_tier
+    cluster, tier = scenario.cluster, scenario.global_tier
     refused = (
         ("cluster.serving", cluster.serving, cluster.serving == "colocated", '"colocated"'),
         (
@@ -81,10 +81,6 @@ def check_simulated(scenario: Scenario) -> None:
             math.isinf(scenario.client.timeout_s),
             "inf (no client gives up)",
         ),
-        ("router.hit_index", router.hit_index, router.hit_index == "exact", '"exact"'),
-        ("router.load_source", router.load_source, router.load_source == "own", '"own"'),
-        ("router.load_age_s", router.load_age_s, router.load_age_s == 0, "0"),
-        ("router.replicas", router.replicas, router.replicas == 1, "1"),
         ("global_tier.write", tier.write, tier.write == "through", '"through"'),
         ("global_tier.peer_fetch", tier.peer_fetch, not tier.peer_fetch, "false"),
     )
@@ -155,6 +151,13 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         decode=decode_tables(model, instance.max_running_requests),
         policy=_policy(scenario, instance, model, cache_block),
         seed=scenario.seed,
+        signals=Signals(
+            replicas=scenario.router.replicas,
+            hit_index=("exact", "delayed", "blind").index(scenario.router.hit_index),
+            index_age_ticks=to_ticks(scenario.router.hit_index_age_s),
+            scraped=int(scenario.router.load_source == "scraped"),
+            load_age_ticks=to_ticks(scenario.router.load_age_s),
+        ),
     )
     return Prepared(inputs, trace, reasons, notes)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict, deque
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
-from smetric_model.simulate.inputs import Inputs, Replay
+from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class _Cache:
     """KV of one instance: blocks in order of use, and private KV of running requests [tokens]."""
 
     def __init__(self, pool_tokens: int, block_tokens: int):
+        self.changes: list[tuple[int, bool]] = []  # blocks that came and went, for the routers
         self.free = pool_tokens
         self.block_tokens = block_tokens
         self.cached: set[int] = set()
@@ -54,7 +56,7 @@ class _Cache:
 
     def hit(self, path: list[int]) -> int:
         """Blocks of the path that are cached, from its beginning."""
-        return next((k for k, block in enumerate(path) if block not in self.cached), len(path))
+        return _leading(path, self.cached)
 
     @property
     def evictable(self) -> int:
@@ -71,6 +73,7 @@ class _Cache:
         while self.free < need:
             block, _ = self.unused.popitem(last=False)
             self.cached.remove(block)
+            self.changes.append((block, False))
             self.free += self.block_tokens
             self.evicted += 1
         self.free -= need
@@ -80,6 +83,7 @@ class _Cache:
         """Make computed blocks reusable; returns those that were not there yet."""
         new = [block for block in path if block not in self.cached]
         self.cached.update(new)
+        self.changes += [(block, True) for block in new]
         return len(new)
 
     def release(self, path: list[int], private: int) -> None:
@@ -100,7 +104,7 @@ class _GlobalTier:
         self.blocks: OrderedDict[int, None] = OrderedDict()
 
     def hit(self, path: list[int]) -> int:
-        return next((k for k, block in enumerate(path) if block not in self.blocks), len(path))
+        return _leading(path, self.blocks)
 
     def touch(self, path: list[int]) -> None:
         for block in reversed(path):
@@ -206,8 +210,6 @@ class _Instance:
         self.decoding: list[int] = []
         self.chunks: list[tuple[int, int]] = []  # of the step under way
         self.step_start = -1  # −1: no step under way
-        self.in_flight = 0
-        self.unprefilled = 0
         self.pcie = _Sharing()
         self.pcie_now = 0
         self.pcie_version = 0
@@ -218,8 +220,23 @@ class _Instance:
         return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
 
 
+def _leading(path: list[int], blocks: Container[int]) -> int:
+    """Return how many of the first blocks of a path are there, without a gap."""
+    return next((k for k, block in enumerate(path) if block not in blocks), len(path))
+
+
 def _overlap(window: Window, start: int, end: int) -> int:
     return max(0, min(end, window.end) - max(start, window.start))
+
+
+class _Router:
+    """What one router replica sees: loads, and (where the index is not exact) cached blocks."""
+
+    def __init__(self, instances: int, seed: int):
+        self.loads = [0] * instances
+        self.unprefilled = [0] * instances
+        self.blocks: list[set[int]] = [set() for _ in range(instances)]
+        self.ties = TieState(random_state=seed)
 
 
 class _Cluster:
@@ -232,7 +249,13 @@ class _Cluster:
         self.nics = _Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
-        self.ties = TieState(random_state=inputs.seed)
+        self.routers = [
+            _Router(fabric.instances, inputs.seed + k) for k in range(inputs.signals.replicas)
+        ]
+        self.replica = [0] * inputs.requests.turn.size
+        # changes that the routers have not seen yet: of loads, and of caches
+        self.load_log: deque[tuple[int, int, int, int, int]] = deque()
+        self.index_log: deque[tuple[int, int, int, bool]] = deque()
         self.keys = np.arange(fabric.instances, dtype=np.uint64)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
@@ -293,6 +316,8 @@ class _Cluster:
             else:
                 out.ready[index] = now
                 chosen = int(out.instance[index])
+                if self.inputs.signals.scraped:
+                    self.change_load(index, now, 1, int(out.charge[index]))
                 self.instances[chosen].waiting.append(index)
                 if self.instances[chosen].step_start < 0:
                     self.begin_step(chosen, now)
@@ -301,6 +326,9 @@ class _Cluster:
     def on_arrival(self, request: int, now: int) -> None:
         data, out = self.inputs.requests, self.out
         out.arrival[request] = now
+        signals = self.inputs.signals
+        replica = len(self.order) % signals.replicas
+        router = self.routers[replica]
         self.order.append(request)
         if data.unservable[request]:
             self.next_turn(request, now)
@@ -309,7 +337,14 @@ class _Cluster:
         prompt = int(data.prompt_tokens[request])
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
-        hits = np.array([i.cache.hit(path) * block for i in self.instances], dtype=np.int64)
+        self.catch_up(now)
+        seen = [i.cache.cached for i in self.instances]
+        if signals.hit_index == DELAYED:
+            seen = self.routers[0].blocks
+        elif signals.hit_index == BLIND:
+            seen = router.blocks
+        hits = np.array([_leading(path, blocks) * block for blocks in seen], dtype=np.int64)
+        counters = self.routers[0] if signals.scraped else router
         decision = self.inputs.policy.choose(
             RoutingRequest(
                 prompt,
@@ -318,20 +353,19 @@ class _Cluster:
                 int(data.session_key[request]),
             ),
             hits,
-            Loads.requests(
-                [i.in_flight for i in self.instances],
-                unprefilled_tokens=[i.unprefilled for i in self.instances],
-            ),
-            self.ties,
+            Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled),
+            router.ties,
             instance_keys=self.keys,
         )
-        self.ties = decision.ties
-        chosen = self.instances[decision.instance]
+        router.ties = decision.ties
         out.instance[request] = decision.instance
         out.reason[request] = int(decision.reason)
         out.charge[request] = prompt - hits[decision.instance]
-        chosen.in_flight += 1
-        chosen.unprefilled += prompt - int(hits[decision.instance])
+        self.replica[request] = 0 if signals.scraped else replica
+        if not signals.scraped:
+            self.change_load(request, now, 1, int(out.charge[request]))
+        if signals.hit_index == BLIND:
+            router.blocks[decision.instance].update(path)
         self.push(now + int(data.host_ticks[request]), READY, request)
 
     def in_window(self, request: int) -> bool:
@@ -343,6 +377,25 @@ class _Cluster:
         following = int(data.following[request])
         if following >= 0 and data.arrival_tick[following] < 0:
             self.push(now + int(data.think_ticks[following]), ARRIVAL, following)
+
+    # --- what the routers see ---------------------------------------------------------------------
+
+    def change_load(self, request: int, now: int, requests: int, tokens: int) -> None:
+        instance = int(self.out.instance[request])
+        self.load_log.append((now, self.replica[request], instance, requests, tokens))
+
+    def catch_up(self, now: int) -> None:
+        """Let the routers see what was ``load_age_ticks`` and ``index_age_ticks`` ago."""
+        signals = self.inputs.signals
+        while self.load_log and self.load_log[0][0] <= now - signals.load_age_ticks:
+            _, replica, instance, requests, tokens = self.load_log.popleft()
+            self.routers[replica].loads[instance] += requests
+            self.routers[replica].unprefilled[instance] += tokens
+        while self.index_log and self.index_log[0][0] <= now - signals.index_age_ticks:
+            _, instance, block, present = self.index_log.popleft()
+            if signals.hit_index == DELAYED:
+                known = self.routers[0].blocks[instance]
+                (known.add if present else known.discard)(block)
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -369,6 +422,8 @@ class _Cluster:
                 chunks.append((request, min(self.todo[request], budget)))
                 budget -= chunks[-1][1]
         self.account(index, now)
+        self.index_log += [(now, index, *change) for change in instance.cache.changes]
+        instance.cache.changes.clear()
         stalled = self.inputs.fabric.stall and instance.fetching
         if stalled or not (chunks or instance.decoding):
             return
@@ -436,7 +491,7 @@ class _Cluster:
         self.credit(out.reused_tokens, index, now, reused)
         self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
         self.credit(out.generated_tokens, index, now, 1)
-        instance.unprefilled -= int(out.charge[request])
+        self.change_load(request, now, 0, -int(out.charge[request]))
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.private[request] -= instance.cache.insert(path) * block
@@ -456,7 +511,7 @@ class _Cluster:
         instance = self.instances[index]
         self.out.done[request] = now
         instance.cache.release(self.path(request), self.private[request])
-        instance.in_flight -= 1
+        self.change_load(request, now, -1, 0)
         self.pending -= self.in_window(request)
         self.next_turn(request, now)
 

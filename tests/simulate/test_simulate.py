@@ -83,7 +83,6 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
         ("client.timeout_s", 60.0),
         ("global_tier.write", "back"),
         ("global_tier.peer_fetch", True),
-        ("router.hit_index", "delayed"),
     ],
 )
 def test_what_is_not_simulated_is_refused(small_trace, key, value):
