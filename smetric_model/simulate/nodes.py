@@ -103,8 +103,9 @@ def split_nodes(tree: PrefixTree, blocks: IntArray, session: IntArray, in_order:
     # ends of nodes: every end inside a shared segment, and the end of each segment
     at_segment = np.concatenate((leaf[inside], np.flatnonzero(used)))
     at_depth = np.concatenate((blocks[inside], cover[used]))
-    points = np.unique(np.stack((at_segment, at_depth), axis=1), axis=0)
-    node_segment, node_end = points[:, 0], points[:, 1]
+    base = np.int64(max(int(cover.max(initial=0)), int(blocks.max(initial=0))) + 1)
+    points = np.unique(at_segment * base + at_depth)
+    node_segment, node_end = np.divmod(points, base)
     first = np.append(True, node_segment[1:] != node_segment[:-1])[: node_segment.size]
     previous_end = np.append(0, node_end[:-1])[: node_end.size]
     node_start = np.where(first, tree.start_block[node_segment], previous_end)
@@ -112,8 +113,7 @@ def split_nodes(tree: PrefixTree, blocks: IntArray, session: IntArray, in_order:
     last_of[node_segment] = np.arange(node_segment.size)
     node_parent = np.where(first, last_of[parent[node_segment]], np.arange(node_segment.size) - 1)
     # a request ends in the first node of its segment that reaches its depth
-    base = np.int64(max(int(cover.max(initial=0)), int(blocks.max(initial=0))) + 1)
-    place = np.searchsorted(node_segment * base + node_end, leaf * base + blocks)
+    place = np.searchsorted(points, leaf * base + blocks)
     return Nodes(node_parent, node_start, node_end, np.where(leaf >= 0, place, -1), blocks)
 
 
