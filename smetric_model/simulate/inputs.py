@@ -87,8 +87,8 @@ class Signals(NamedTuple):
     """What the routers know, and how old it is.
 
     ``hit_index`` is EXACT, DELAYED (by ``index_age_ticks``) or BLIND (what this router placed
-    there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the engines,
-    either ``load_age_ticks`` old.
+    there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the
+    engines, either ``load_age_ticks`` old.
     """
 
     replicas: int = 1
