@@ -12,6 +12,7 @@ from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
+    from smetric_model.simulate import Simulation
 
 __all__ = ["command"]
 
@@ -81,7 +82,7 @@ _KEYS = {
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write outcome.json, requests.parquet and instances.parquet to this folder.",
+    help="Folder for outcome.json and the tables requests, instances and series (Parquet).",
 )
 @json_option
 def command(
@@ -95,7 +96,7 @@ def command(
     """
     from rich.console import Console
 
-    from smetric_model.simulate import simulate
+    from smetric_model.simulate import simulate_in_detail
     from smetric_model.simulate.prepare import check_simulated
 
     asked = _scenario(scenario, given)
@@ -125,9 +126,10 @@ def command(
             if text.startswith("compiling"):
                 click.echo(text, err=True)  # it takes a while: said also where no status shows
 
-        outcome = simulate(asked, trace, check=check, progress=tell)
+        result = simulate_in_detail(asked, trace, check=check, progress=tell)
+    outcome = result.outcome
     if out is not None:
-        _write(outcome, out)
+        _write(result, out)
     if as_json:
         echo_json(outcome.to_dict())
     else:
@@ -161,10 +163,16 @@ def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
     return result
 
 
-def _write(outcome: Outcome, out: Path) -> None:
+def _write(result: Simulation, out: Path) -> None:
+    outcome = result.outcome
     (out / "outcome.json").write_text(outcome.to_json() + "\n")
-    for name in ("requests", "instances"):
-        table = getattr(outcome, name)
+    tables = {
+        "requests": outcome.requests,
+        "instances": outcome.instances,
+        "series": result.series(),
+    }
+    for name, table in tables.items():
+        assert table is not None  # a simulation has them all
         path = out / f"{name}.parquet"
         table.to_parquet(path, index=False)
         click.echo(f"{name}: {path}", err=True)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from smetric_model.simulate.run import simulate
+from smetric_model.simulate.run import Simulation, simulate, simulate_in_detail
 
-__all__ = ["simulate"]
+__all__ = ["Simulation", "simulate", "simulate_in_detail"]

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smetric_model.errors import SolveError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
+    from smetric_model.simulate.inputs import Replay
+    from smetric_model.simulate.prepare import Prepared
     from smetric_model.workload.trace import Trace
 
-__all__ = ["simulate"]
+__all__ = ["Simulation", "simulate", "simulate_in_detail"]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """A simulated scenario, with all that is known of it.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        With the tables ``requests`` and ``instances``.
+    prepared : Prepared
+        What was simulated.
+    replay : Replay
+        What happened: all times of all requests, the warm-up's included.
+    """
+
+    outcome: Outcome
+    prepared: Prepared
+    replay: Replay
+
+    def series(self) -> pd.DataFrame:
+        """Return what each instance did over time; see ``series_table``."""
+        from smetric_model.simulate.tables import series_table
+
+        return series_table(self.prepared, self.replay)
 
 
 def simulate(
@@ -54,6 +84,26 @@ def simulate(
     -----
     The rules are in ``docs/simulate.md``.  Equal scenarios give equal outcomes, in any process.
     """
+    return simulate_in_detail(scenario, trace, check, progress).outcome
+
+
+def simulate_in_detail(
+    scenario: Scenario,
+    trace: Trace | None = None,
+    check: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Simulation:
+    """Simulate a scenario and keep everything; arguments and errors as of :func:`simulate`.
+
+    Parameters
+    ----------
+    scenario, trace, check, progress
+        See :func:`simulate`.
+
+    Returns
+    -------
+    Simulation
+    """
     from smetric_model.simulate import engine
     from smetric_model.simulate.checks import broken_laws
     from smetric_model.simulate.prepare import check_simulated, prepare
@@ -75,4 +125,4 @@ def simulate(
         problems = broken_laws(prepared.inputs, replay, outcome)
         if problems:
             raise SolveError("simulation: " + "; ".join(str(problem) for problem in problems))
-    return outcome
+    return Simulation(outcome, prepared, replay)

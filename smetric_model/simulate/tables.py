@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
 
-__all__ = ["inflight_bins", "instance_table", "outcome_of", "request_table"]
+__all__ = ["inflight_bins", "instance_table", "outcome_of", "request_table", "series_table"]
 
 FloatArray = NDArray[np.float64]
 
@@ -230,6 +230,49 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
         )
         result[name] = sums / window.bin_ticks
     return result
+
+
+def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
+    """Return what each instance did over time, for heat maps.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Returns
+    -------
+    DataFrame
+        One line an instance and interval of :data:`~smetric_model.simulate.prepare.BIN_S` inside
+        the window (the last may be shorter): ``instance``; ``start_s``, from the start of the
+        warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
+        ``computed_prompt_tokens``, ``reused_prompt_tokens``, ``output_tokens``,
+        ``total_tokens``); and averages over the interval (``inflight_requests``,
+        ``inflight_tokens``, ``unprefilled_tokens``).
+    """
+    import pandas as pd
+
+    window = prepared.inputs.window
+    instances, bins = replay.computed_tokens.shape
+    start = window.start + window.bin_ticks * np.arange(bins)
+    length = np.minimum(start + window.bin_ticks, window.end) - start
+    inflight = {
+        name: values * window.bin_ticks / length
+        for name, values in inflight_bins(prepared.inputs, replay).items()
+    }
+    return pd.DataFrame(
+        {
+            "instance": np.repeat(np.arange(instances), bins),
+            "start_s": np.tile(start / TICKS_PER_S, instances),
+            "length_s": np.tile(length / TICKS_PER_S, instances),
+            **{f"{k}_tokens": v.ravel() for k, v in _window_tokens(replay).items()},
+            "inflight_requests": inflight["requests"].ravel(),
+            "inflight_tokens": inflight["inflight_tokens"].ravel(),
+            "unprefilled_tokens": inflight["unprefilled_tokens"].ravel(),
+        }
+    )
 
 
 def _imbalances(

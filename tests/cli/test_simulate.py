@@ -45,6 +45,8 @@ def test_tables_for_people_and_files(tmp_path) -> None:
     assert "Tokens/s of the cluster" in done.stdout
     assert len(pd.read_parquet(tmp_path / "out" / "requests.parquet")) == 100
     assert len(pd.read_parquet(tmp_path / "out" / "instances.parquet")) == 2
+    series = pd.read_parquet(tmp_path / "out" / "series.parquet")
+    assert set(series["instance"]) == {0, 1}
 
 
 def test_scenario_file_with_options(tmp_path, small_trace) -> None:

@@ -11,7 +11,7 @@ from smetric_model.errors import SpecError
 from smetric_model.identities import check_identities
 from smetric_model.scenario import Scenario
 from smetric_model.schema import load_schema
-from smetric_model.simulate import simulate
+from smetric_model.simulate import simulate, simulate_in_detail
 from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
 from smetric_model.simulate.steps import decode_tables, run_ticks, step_ticks, to_ticks
 from smetric_model.simulate.workload import replayed_trace
@@ -55,6 +55,37 @@ def test_tables_have_the_schemas_columns(small_trace):
     assert instances["requests"].sum() == (requests["instance"] >= 0).sum()
     for tokens in ("prompt", "computed_prompt", "reused_prompt", "output", "total"):
         assert outcome.number(f"{tokens}_tps") == pytest.approx(instances[f"{tokens}_tps"].sum())
+
+
+def test_series_add_up_to_the_outcome(small_trace):
+    result = simulate_in_detail(scenario(small_trace))
+    series, outcome = result.series(), result.outcome
+    seconds = outcome.number("window_s")
+    for tokens in ("prompt", "computed_prompt", "reused_prompt", "output", "total"):
+        assert series[f"{tokens}_tokens"].sum() / seconds == pytest.approx(
+            outcome.number(f"{tokens}_tps")
+        )
+    mean = (series["inflight_requests"] * series["length_s"]).sum() / seconds
+    assert mean == pytest.approx(outcome.number("inflight_requests_mean"))
+    assert series["start_s"].min() == 20.0
+
+
+def test_router_signals_change_placements(small_trace):
+    """An index that never learns of evictions, old loads, and routers that do not talk."""
+    tiny = {"engine.memory_utilisation": 0.72}
+    base = scenario(small_trace, **tiny)
+    asked = {
+        "router.hit_index": "blind",
+        "router.load_source": "scraped",
+        "router.load_age_s": 5.0,
+        "router.replicas": 3,
+    }
+    placed = simulate(base).requests["instance"]
+    for key, value in asked.items():
+        outcome = simulate(base.replace(**{key: value}), check=True)
+        assert outcome["valid"] is True
+    other = simulate(base.replace(**asked), check=True).requests["instance"]
+    assert not placed.equals(other)
 
 
 def test_unservable_requests_are_counted_and_named(small_trace):
