@@ -17,7 +17,8 @@ LONG = {"closed_form_vs_reference", "synthesis", "trace_fuzz", "trace_scale"}
 
 
 def main(names: list[str]) -> int:
-    known = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in ("run", "__init__"))
+    helpers = {"run", "__init__", "vidur_driver"}
+    known = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in helpers)
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)

@@ -1,19 +1,25 @@
 """Speed of the simulator: agent replay, skipping, reference, number of instances.
 
-Other simulators need measured profiles of their own to run at all; see docs/simulate.md for what
-they would and would not be comparable in.
+With ``VIDUR_PYTHON`` set (an interpreter that has ``vidur==0.0.26``), vidur runs the same small
+load side by side: 4 replicas, 1,024 + 128 tokens at 10 requests/s.  Its operator times are
+constants (its profiles are not part of the package) and it has no prefix cache, tiers or links, so
+only the work of an event loop over batches is compared.
 """
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from smetric_model.scenario import Scenario
-from smetric_model.simulate import engine, reference
+from smetric_model.simulate import engine, reference, simulate
 from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
 from smetric_model.simulate.prepare import prepare
 from smetric_model.simulate.tables import outcome_of
@@ -108,6 +114,37 @@ def fixed(requests: int) -> None:
     )
 
 
+def peer(python: str) -> None:
+    driver = Path(__file__).with_name("vidur_driver.py")
+
+    def vidur_s(requests: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            output = subprocess.run(
+                [python, str(driver), str(requests)],
+                capture_output=True,
+                text=True,
+                check=True,
+                cwd=folder,
+            ).stdout
+        return float(output.rsplit("SECONDS", 1)[1])
+
+    few, many = 500, 2_500
+    theirs = (many - few) / (vidur_s(many) - vidur_s(few))  # start-up taken off
+    scenario = Scenario(cluster={"instances": 4}, router={"policy": "load-balance"})
+    for requests in (many, 100 * many):
+        trace = fixed_length_trace(1024, 128, requests, 10.0)
+        asked = with_fixed_load(scenario, trace)
+        inputs = prepare(asked, trace).inputs
+        engine.run(inputs)
+        ours = requests / timed(lambda given=inputs: engine.run(given))[0]
+        whole = requests / timed(lambda a=asked, t=trace: simulate(a, t))[0]
+        print(
+            f"4 replicas, 1,024 + 128 tokens, {requests:,} requests: engine {ours:,.0f} requests/s,"
+            f" with Outcome and tables {whole:,.0f}; vidur {theirs:,.0f}:"
+            f" {ours / theirs:,.0f} and {whole / theirs:,.0f} times"
+        )
+
+
 def main() -> None:
     engine.run(prepare(*(lambda s: (s, replayed_trace(s)[0]))(agents(2, 0.2, 20))).inputs)
     skipping()
@@ -115,6 +152,8 @@ def main() -> None:
     replay(32, 3.0, 200_000)
     for instances in (8, 128, 1024):
         replay(instances, instances * 3.0 / 32, 20_000)
+    if "VIDUR_PYTHON" in os.environ:
+        peer(os.environ["VIDUR_PYTHON"])
     fixed(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
 
 

@@ -369,6 +369,8 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
     prompt = float(done["prompt_tokens"].sum())
     inflight = inflight_bins(inputs, replay)
     notes = [*prepared.notes, *_status_notes(requests)]
+    if requests.empty:
+        notes.append("no request arrives in the window")
     unfinished = int((status == "unfinished").sum())
     row: dict[str, Any] = {
         "scenario_id": scenario.scenario_id,
@@ -390,7 +392,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
         **_latencies(done),
         **_imbalances(inputs, replay, inflight),
         **_stickiness(inputs, replay, requests),
-        "valid": unfinished == 0,
+        "valid": unfinished == 0 and len(requests) > 0,
     }
     if prompt > 0:
         for source in ("local", "global", "peer", "recomputed"):

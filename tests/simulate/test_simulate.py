@@ -57,6 +57,14 @@ def test_tables_have_the_schemas_columns(small_trace):
         assert outcome.number(f"{tokens}_tps") == pytest.approx(instances[f"{tokens}_tps"].sum())
 
 
+def test_empty_window_is_not_valid(small_trace):
+    outcome = simulate(scenario(small_trace, **{"workload.window_s": 1e-3}))
+    assert outcome["requests"] == 0
+    assert outcome["valid"] is False
+    assert "no request arrives" in str(outcome["note"])
+    assert check_identities(outcome) == ()
+
+
 def test_series_add_up_to_the_outcome(small_trace):
     result = simulate_in_detail(scenario(small_trace))
     series, outcome = result.series(), result.outcome
