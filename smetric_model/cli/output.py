@@ -30,6 +30,8 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(value)  # readers of JSON take such a number for one as well
     return value
 
 
@@ -66,9 +68,12 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.text import Text
 
     # As Text: rich would read the brackets of a unit, or of a file's name, as its markup.
-    table = Table(title=Text(title, style="bold"), title_justify="left")
+    # A title of the table's own breaks at the table's width, within a name if it must.
+    table = Table()
     for index, column in enumerate(columns):
         table.add_column(Text(column), justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    console.print(Text(title, style="bold"))
+    console.print(table)
