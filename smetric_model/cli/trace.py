@@ -270,7 +270,7 @@ def reuse(
         result["hit_curve"] = curve.to_dict("list")
         tables["hit_curve"] = curve
         tables["working_set"] = working_set(trace, window_s, touches)
-        result["live_tokens_max"] = int(tables["working_set"]["live_tokens"].max())
+        result["live_tokens_max"] = int(tables["working_set"]["live_tokens_max"].max())
         result["distinct_tokens"] = int(tables["working_set"]["total_tokens"].iloc[-1])
     else:
         click.echo(
