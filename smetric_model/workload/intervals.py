@@ -107,7 +107,7 @@ def window_index(times_s: npt.NDArray[np.float64], window_s: float) -> npt.NDArr
     SpecError
         If the window is not positive, or there would be more than :data:`MAX_WINDOWS`.
     """
-    if not window_s > 0:
+    if not 0 < window_s < np.inf:
         raise SpecError(f"window_s is {window_s}; a number above 0 is needed")
     offset = times_s - times_s.min()
     if offset.max() / window_s >= MAX_WINDOWS:
