@@ -102,6 +102,9 @@ class Prediction:
         self.prompt_tokens, self.output_tokens = thinned(
             demand, demand.prompt_tokens, demand.output_tokens
         )
+        # the representatives' means are near, but not at, those of all requests
+        self.prompt_scale = float(demand.prompt_tokens.mean() / self.prompt_tokens.mean())
+        self.output_scale = float(demand.output_tokens.mean() / self.output_tokens.mean())
         self.ttft_limit_s = np.asarray(scenario.slo.ttft_s(self.prompt_tokens), dtype=float)
 
     def on(self, scenario: Scenario) -> Prediction:
@@ -343,8 +346,15 @@ class Prediction:
         except UnstableError:
             return 0.0, 0.0
         both = loaded.slo_probability().both
-        tokens = self.prompt_tokens + self.output_tokens
+        tokens = self.total_tokens
         return float(both.mean()), rate_rps * float((both * tokens).mean())
+
+    @property
+    def total_tokens(self) -> NDArray[np.float64]:
+        """Tokens of each request, scaled so that their mean is that of all requests; shape (n,)."""
+        return np.asarray(
+            self.prompt_scale * self.prompt_tokens + self.output_scale * self.output_tokens
+        )
 
     # --- outcome ----------------------------------------------------------------------------
 
@@ -373,11 +383,11 @@ class Prediction:
         prompt, output = self.prompt_tokens, self.output_tokens
         reused = hits.local + hits.fetched
         counts = {
-            "prompt": prompt,
-            "computed_prompt": prompt - reused,
-            "reused_prompt": reused,
-            "output": output,
-            "total": prompt + output,
+            "prompt": self.prompt_scale * prompt,
+            "computed_prompt": self.prompt_scale * (prompt - reused),
+            "reused_prompt": self.prompt_scale * reused,
+            "output": self.output_scale * output,
+            "total": self.total_tokens,
         }
         tps = {f"{name}_tps": rate_rps * tokens.mean() for name, tokens in counts.items()}
         within = {

@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 
 from smetric_model.analytic.predict import Prediction
 from smetric_model.planning.results import EndPlan
+from smetric_model.planning.words import percent
 
 __all__ = ["capacity"]
 
@@ -54,7 +55,7 @@ def capacity(
     n = prediction.cluster.instances
     instance, _ = prediction.instance_at(0.999 * limit)
     resource = "nic" if limit < stable else prediction.engine_resource(instance)
-    mean_tokens = float((prediction.prompt_tokens + prediction.output_tokens).mean())
+    mean_tokens = float(prediction.total_tokens.mean())
 
     seen: dict[float, tuple[float, float]] = {}
 
@@ -160,7 +161,7 @@ def _why(
     missed = f"TTFT missed by {ttft_missed:.1%}, TPOT by {tpot_missed:.1%} of requests there"
     if attainment is None:
         return (
-            f"no rate: even idle, {best:.1%} of requests meet the SLO ({wanted:.0%} wanted); "
+            f"no rate: even idle, {percent(best)} of requests meet the SLO ({wanted:.0%} wanted); "
             + missed
         )
     return "saturation" if attainment >= 0.97 * limit else missed

@@ -112,7 +112,9 @@ def fetch_advice(prediction: Prediction) -> FetchAdvice | None:
     by_dram = fetch(lengths, "dram", fitted.dram_fetch_s)
     rdma_pays = _pays(lengths, by_rdma, recomputed)
     shown = np.unique(np.linspace(0, lengths.size - 1, _CURVE_POINTS).round().astype(int))
-    if rdma < alone:
+    if cluster.nodes == 1 and dram < alone:
+        verdict = f"fetch, from the node's DRAM {alone / dram:.1f} times as fast as recomputing"
+    elif cluster.nodes > 1 and rdma < alone:
         verdict = f"fetch, over RDMA {alone / rdma:.1f} times as fast as recomputing"
     elif dram < alone:
         verdict = "fetch from the own node only, over RDMA recomputing is faster"
