@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.demand import Demand, cluster_of, demand_of, thinned
+from smetric_model.analytic.demand import Demand, cluster_of, demand_of, thinned, trace_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
     fetch_bytes_per_s,
@@ -250,6 +250,7 @@ class Prediction:
                 self.demand.instance.max_running_requests,
                 self.demand.fixed_state_tokens,
             )
+            _ = known.completion_rate_rps  # tabulated once, before copies of it are made
             self._instances[key] = known
         return known.with_mix(mix)
 
@@ -489,9 +490,7 @@ def predict(
         If there is no steady state; names the resource that saturates.
     """
     if trace is None:
-        from smetric_model.workload.trace import load_trace
-
-        trace = load_trace(scenario.trace_path())
+        trace = trace_of(scenario)
     demand = demand_of(scenario, trace)
     rate = scenario.workload.rate_rps
     if rate == "trace":

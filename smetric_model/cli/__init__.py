@@ -22,10 +22,12 @@ __all__ = ["main"]
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
+    "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
     "step-time": ("smetric_model.cli.step_time", "Time of one engine step, by operator group."),
+    "synthesise": ("smetric_model.cli.synthesise", "A trace of synthetic agent traffic."),
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),
     "turn": ("smetric_model.cli.turn", "Turn and expected hit of one API request body."),
 }

@@ -68,12 +68,12 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.text import Text
 
     # As Text: rich would read the brackets of a unit, or of a file's name, as its markup.
-    # A title of the table's own breaks at the table's width, within a name if it must.
+    # The title stands above, since rich would wrap it at the width of a narrow table.
+    console = Console()
+    console.print(Text(title, style="bold"))
     table = Table()
     for index, column in enumerate(columns):
         table.add_column(Text(column), justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    console = Console()
-    console.print(Text(title, style="bold"))
     console.print(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smetric_model.analytic.demand import Demand, demand_of, instance_of
+from smetric_model.analytic.demand import Demand, demand_of, instance_of, trace_of
 from smetric_model.analytic.predict import Prediction
 from smetric_model.analytic.step_time import step_breakdown
 from smetric_model.planning.capacity import capacity
@@ -54,10 +54,8 @@ def plan(
     tell = progress or (lambda _text: None)
     instance_of(scenario)  # what cannot run is told before a long trace is read
     if trace is None:
-        from smetric_model.workload.trace import load_trace
-
         tell("loading the trace")
-        trace = load_trace(scenario.trace_path())
+        trace = trace_of(scenario)
     tell("reuse of the trace")
     demand = demand_of(scenario, trace)
     rate = _rate(scenario, demand)

@@ -34,6 +34,15 @@ _HOMES = {
     "turn_table": "sessions",
     "with_poisson_starts": "starts",
     "summarise": "summary",
+    "WorkloadParameters": "synthesis",
+    "generate": "synthesis",
+    "load_preset": "synthesis",
+    "preset_names": "synthesis",
+    "fit": "synthesis_fit",
+    "replicate": "synthesis_scaling",
+    "scale_to_rate": "synthesis_scaling",
+    "superpose": "synthesis_scaling",
+    "thin": "synthesis_scaling",
 }
 
 __all__ = ["LoadReport", "Trace", "load_trace", "write_trace", *sorted(_HOMES)]

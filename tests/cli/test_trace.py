@@ -21,8 +21,9 @@ def test_info_of_the_shipped_trace() -> None:
     keys = {"requests", "sessions", "prompt_tokens", "output_tokens", "first_turn_ratio"}
     assert keys | {"ideal_reuse_ratio", "repaired", "dropped"} <= info.keys()
     assert 2_000 < info["requests"] < 10_000
-    assert info["sessions"] / info["requests"] == info["first_turn_ratio"]
-    assert 0.8 < info["ideal_reuse_ratio"] < 1
+    # sessions in progress when the window opens do not begin in the trace
+    assert 0 < info["first_turn_ratio"] < info["sessions"] / info["requests"]
+    assert 0.7 < info["ideal_reuse_ratio"] < 0.9
 
 
 def test_the_shipped_trace_comes_from_its_script(tmp_path: Path) -> None:
