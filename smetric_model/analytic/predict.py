@@ -105,6 +105,8 @@ class Prediction:
         # the representatives' means are near, but not at, those of all requests
         self.prompt_scale = float(demand.prompt_tokens.mean() / self.prompt_tokens.mean())
         self.output_scale = float(demand.output_tokens.mean() / self.output_tokens.mean())
+        reusable = float(self._all_reusable().mean())
+        self.reuse_scale = float(demand.reusable_tokens.mean()) / reusable if reusable else 1.0
         self.ttft_limit_s = np.asarray(scenario.slo.ttft_s(self.prompt_tokens), dtype=float)
 
     def on(self, scenario: Scenario) -> Prediction:
@@ -349,6 +351,11 @@ class Prediction:
         tokens = self.total_tokens
         return float(both.mean()), rate_rps * float((both * tokens).mean())
 
+    def prompt_share(self, hit: NDArray[np.float64]) -> float:
+        """Return hit ÷ prompt tokens, so scaled that ideal reuse is that of all requests."""
+        share = float(hit.sum() / self.prompt_tokens.sum())
+        return share * self.reuse_scale / self.prompt_scale
+
     @property
     def total_tokens(self) -> NDArray[np.float64]:
         """Tokens of each request, scaled so that their mean is that of all requests; shape (n,)."""
@@ -384,8 +391,8 @@ class Prediction:
         reused = hits.local + hits.fetched
         counts = {
             "prompt": self.prompt_scale * prompt,
-            "computed_prompt": self.prompt_scale * (prompt - reused),
-            "reused_prompt": self.prompt_scale * reused,
+            "computed_prompt": self.prompt_scale * prompt - self.reuse_scale * reused,
+            "reused_prompt": self.reuse_scale * reused,
             "output": self.output_scale * output,
             "total": self.total_tokens,
         }
@@ -440,10 +447,10 @@ class Prediction:
                 "inflight_requests_mean": rate_rps * e2e_mean,
                 **{k: float(v) for k, v in (tps | within).items()},
                 **latency,
-                "local_ratio": float(hits.local.sum() / prompt.sum()),
-                "global_ratio": float(hits.fetched.sum() / prompt.sum()),
+                "local_ratio": self.prompt_share(hits.local),
+                "global_ratio": self.prompt_share(hits.fetched),
                 "peer_ratio": 0.0,
-                "recomputed_ratio": float(1 - reused.sum() / prompt.sum()),
+                "recomputed_ratio": 1 - self.prompt_share(reused),
                 "compute_utilisation_ratio": engine,
                 "kv_utilisation_ratio": min(kv, 1.0),
                 "nic_in_utilisation_ratio": nic,

@@ -14,7 +14,7 @@ from smetric_model.planning.words import percent
 
 __all__ = ["capacity"]
 
-_LARGEST_CLUSTER = 1 << 16
+_LARGEST_CLUSTER = 1 << 30  # the search doubles: a rate no cluster is built for still has a number
 
 
 def _link_limit(prediction: Prediction, high: float) -> float:
@@ -82,7 +82,7 @@ def capacity(
     attainment = _attainment(within_slo, rates, shares, wanted)
     at = attainment if attainment else limit * 0.999
     _, hits = prediction.instance_at(at)
-    reused = float((hits.local + hits.fetched).sum() / prediction.prompt_tokens.sum())
+    reused = prediction.prompt_share(hits.local + hits.fetched)
     ttft_missed, tpot_missed = _missed(prediction, attainment or float(rates[0]))
     needed = None
     if servable_rps is not None:

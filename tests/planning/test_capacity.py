@@ -235,3 +235,17 @@ def test_not_quite_everybody_is_not_everybody(scenario: Scenario, trace: Trace) 
     end = capacity(Prediction(strict, demand_of(strict, trace), "ideal"), None, lambda _: None)
     assert end.attainment_rps is None
     assert "even idle, >99.9% of requests" in end.limited_by
+
+
+def test_no_end_reuses_more_than_there_is(shipped: Plan) -> None:
+    ideal = shipped.workload["ideal_reuse_ratio"]
+    assert shipped.ends["ideal"].reused_ratio == pytest.approx(ideal, rel=1e-12)
+    assert shipped.ends["tiers"].reused_ratio <= ideal * (1 + 1e-12)
+
+
+def test_instances_for_a_rate_no_cluster_is_built_for(scenario: Scenario, tmp_path: Path) -> None:
+    demand = demand_of(scenario, load_trace(_azure(tmp_path, 30)))
+    end = capacity(Prediction(scenario, demand, "none"), 1e8, lambda _: None)
+    assert end.attainment_rps is not None
+    one = end.attainment_rps / scenario.cluster.instances
+    assert end.instances_needed == pytest.approx(1e8 / one, rel=0.01)
