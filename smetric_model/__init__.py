@@ -16,6 +16,7 @@ _HOMES: dict[str, str] = {
     "load_trace": "smetric_model.workload.trace",
     "plan": "smetric_model.planning",
     "predict": "smetric_model.analytic.predict",
+    "simulate": "smetric_model.simulate",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
+    from smetric_model.simulate import simulate as simulate
     from smetric_model.workload.trace import load_trace as load_trace
 
 

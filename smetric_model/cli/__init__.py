@@ -26,6 +26,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
+    "simulate": (
+        "smetric_model.cli.simulate",
+        "Simulate every engine step of a cluster.",
+    ),
     "step-time": ("smetric_model.cli.step_time", "Time of one engine step, by operator group."),
     "synthesise": ("smetric_model.cli.synthesise", "A trace of synthetic agent traffic."),
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),

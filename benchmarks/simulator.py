@@ -1,0 +1,122 @@
+"""Speed of the simulator: agent replay, skipping, reference, number of instances.
+
+Other simulators need measured profiles of their own to run at all; see docs/simulate.md for what
+they would and would not be comparable in.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from smetric_model.scenario import Scenario
+from smetric_model.simulate import engine, reference
+from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
+from smetric_model.simulate.prepare import prepare
+from smetric_model.simulate.tables import outcome_of
+from smetric_model.simulate.workload import replayed_trace
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Wall and CPU seconds, and the result."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return time.perf_counter() - wall, time.process_time() - cpu, result
+
+
+def agents(instances: int, rate_rps: float, requests: int) -> Scenario:
+    return Scenario(
+        cluster={"instances": instances},
+        workload={
+            "preset": "bailian-trace-1-long",
+            "rate_rps": rate_rps,
+            "warmup_s": 600.0,
+            "window_s": requests / rate_rps,
+        },
+    )
+
+
+def replay(instances: int, rate_rps: float, requests: int) -> None:
+    scenario = agents(instances, rate_rps, requests)
+    generating, _, (trace, _) = timed(lambda: replayed_trace(scenario))
+    preparing, _, prepared = timed(lambda: prepare(scenario, trace))
+    engine.run(prepared.inputs)
+    runs = [timed(lambda: engine.run(prepared.inputs)) for _ in range(3)]
+    wall, cpu = min(r[0] for r in runs), min(r[1] for r in runs)
+    result = runs[-1][2]
+    outcome_of(scenario, prepared, result)
+    tables, _, outcome = timed(lambda: outcome_of(scenario, prepared, result))
+    count = result.order.size
+    data = prepared.inputs.requests
+    tokens = int((data.prompt_tokens + data.output_tokens)[result.order].sum())
+    print(
+        f"{instances:5d} instances, {rate_rps:g}/s: {count:,} requests, mean prompt"
+        f" {data.prompt_tokens[result.order].mean():,.0f}; engine {count / wall:,.0f} requests/s"
+        f" ({count / cpu:,.0f} per core-second), {tokens / wall / 1e9:.2f} G tokens/s,"
+        f" {result.counts['events'] / wall / 1e6:.2f} M events/s,"
+        f" {result.counts['steps'] / count:.0f} steps/request"
+        f" in {result.counts['runs'] / count:.1f} runs; with preparation, Outcome and tables"
+        f" {count / (preparing + wall + tables):,.0f} requests/s"
+        f" (generating the trace {generating:.1f} s more);"
+        f" busy {outcome.number('compute_utilisation_ratio'):.0%},"
+        f" within SLO {outcome.number('within_slo_ratio'):.0%}"
+    )
+
+
+def skipping() -> None:
+    scenario = agents(8, 0.7, 6_000)
+    trace, _ = replayed_trace(scenario)
+    inputs = prepare(scenario, trace).inputs
+    engine.run(inputs)
+    fast, _, one = timed(lambda: engine.run(inputs))
+    slow, _, two = timed(lambda: engine.run(inputs, skip=False))
+    same = all((getattr(one, n) == getattr(two, n)).all() for n in ("first_token", "done", "order"))
+    count = one.order.size
+    print(
+        f"skipping: {count / fast:,.0f} requests/s, without {count / slow:,.0f};"
+        f" equal to the tick: {same}"
+    )
+
+
+def readable() -> None:
+    scenario = agents(4, 0.3, 200)
+    trace, _ = replayed_trace(scenario)
+    inputs = prepare(scenario, trace).inputs
+    engine.run(inputs)
+    fast, _, one = timed(lambda: engine.run(inputs))
+    slow, _, two = timed(lambda: reference.run(inputs))
+    print(
+        f"reference: {one.order.size / slow:,.0f} requests/s; engine on the same input"
+        f" {slow / fast:,.0f} times faster; equal: {bool((one.done == two.done).all())}"
+    )
+
+
+def fixed(requests: int) -> None:
+    trace = fixed_length_trace(512, 64, requests, 100.0)
+    scenario = with_fixed_load(
+        Scenario(cluster={"instances": 32}, router={"policy": "load-balance"}), trace
+    )
+    inputs = prepare(scenario, trace).inputs
+    wall, _, result = timed(lambda: engine.run(inputs))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"fixed load: {requests:,} requests, {requests / wall:,.0f} requests/s, peak {peak:.1f} GiB"
+        f" ({result.counts['steps']:,} steps)"
+    )
+
+
+def main() -> None:
+    engine.run(prepare(*(lambda s: (s, replayed_trace(s)[0]))(agents(2, 0.2, 20))).inputs)
+    skipping()
+    readable()
+    replay(32, 3.0, 200_000)
+    for instances in (8, 128, 1024):
+        replay(instances, instances * 3.0 / 32, 20_000)
+    fixed(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+
+
+if __name__ == "__main__":
+    main()

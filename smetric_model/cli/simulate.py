@@ -1,0 +1,229 @@
+"""``smetric-model simulate``: every engine step of a scenario's cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+
+if TYPE_CHECKING:
+    from smetric_model.outcome import Outcome
+    from smetric_model.scenario import Scenario
+    from smetric_model.simulate import Simulation
+
+__all__ = ["command"]
+
+#: option -> key of the scenario
+_KEYS = {
+    "llm": "llm.name",
+    "weight_dtype": "llm.weight_dtype",
+    "kv_dtype": "llm.kv_dtype",
+    "gpu": "engine.gpu",
+    "tp": "engine.tp",
+    "engine": "engine.name",
+    "mode": "engine.mode",
+    "token_budget": "engine.token_budget",
+    "max_running_requests": "engine.max_running_requests",
+    "instances": "cluster.instances",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "nics_per_node": "cluster.nics_per_node",
+    "policy": "router.policy",
+    "rate": "workload.rate_rps",
+    "warmup": "workload.warmup_s",
+    "window": "workload.window_s",
+    "start": "workload.start",
+    "loop": "workload.loop",
+    "seed": "seed",
+}
+
+
+@click.command("simulate")
+@click.argument(
+    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option("--policy", help="Routing policy.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
+@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to replay.")
+@click.option("--preset", help="Synthetic workload to replay.")
+@click.option("--llm", help="Catalog name, or path to a config.json.")
+@click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")
+@click.option("--kv-dtype", help="Type of the KV cache; with --llm, by default the model's own.")
+@click.option("--gpu", help="Catalog name, such as H20.")
+@click.option("--tp", type=click.IntRange(1), help="GPUs of an instance.")
+@click.option("--engine", help="Whose fitted efficiencies: vllm, sglang.")
+@click.option("--mode", type=click.Choice(["graph", "eager"]), help="CUDA graphs or eager.")
+@click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
+@click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
+@click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.")
+@click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
+@click.option(
+    "--global-tier-gb-per-node", type=click.FloatRange(0), help="Global tier, GB (1e9) per node."
+)
+@click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
+@click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
+@click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
+@click.option("--loop", type=click.Choice(["closed", "open"]), help="Closed or open loop.")
+@click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
+@click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
+@click.option("--requests", type=click.IntRange(1), help="Fixed load: how many requests.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "uniform"]),
+    default="poisson",
+    show_default=True,
+    help="Fixed load: arrivals.",
+)
+@click.option("--check", is_flag=True, help="Check the laws of the simulation; slower.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for outcome.json and the tables requests, instances and series (Parquet).",
+)
+@json_option
+def command(
+    scenario: Path | None, check: bool, out: Path | None, as_json: bool, **given: Any
+) -> None:
+    """Simulate every engine step of a scenario's cluster.
+
+    SCENARIO is a TOML file; without one, the shipped example.  Options replace its keys.  With
+    --prompt-tokens, --output-tokens, --requests and --rate, equal requests that share nothing
+    arrive in place of the scenario's workload (open loop, no warm-up).
+    """
+    from rich.console import Console
+
+    from smetric_model.simulate import simulate_in_detail
+    from smetric_model.simulate.prepare import check_simulated
+
+    asked = _scenario(scenario, given)
+    check_simulated(asked)
+    trace = None
+    fixed = [given[name] for name in ("prompt_tokens", "output_tokens", "requests")]
+    if any(value is not None for value in fixed):
+        if None in fixed or given["rate"] is None:
+            raise click.UsageError(
+                "a fixed load needs --prompt-tokens, --output-tokens, --requests and --rate"
+            )
+        if given["trace"] is not None or given["preset"] is not None:
+            raise click.UsageError("a fixed load excludes --trace and --preset")
+        from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
+
+        prompt, output, count = fixed
+        trace = fixed_length_trace(
+            prompt, output, count, given["rate"], asked.seed, given["arrivals"]
+        )
+        asked = with_fixed_load(asked, trace)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    with Console(stderr=True).status("simulating") as status:
+
+        def tell(text: str) -> None:
+            status.update(text)
+            if text.startswith("compiling"):
+                click.echo(text, err=True)  # it takes a while: said also where no status shows
+
+        result = simulate_in_detail(asked, trace, check=check, progress=tell)
+    outcome = result.outcome
+    if out is not None:
+        _write(result, out)
+    if as_json:
+        echo_json(outcome.to_dict())
+    else:
+        _print(outcome)
+
+
+def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
+    from smetric_model.datafiles import data_dir
+    from smetric_model.scenario import Scenario
+
+    changes: dict[str, Any] = {}
+    if given["trace"] is not None:
+        changes |= {"workload.trace": str(given["trace"].resolve()), "workload.preset": None}
+        changes["workload.rate_rps"] = "trace"
+    if given["preset"] is not None:
+        if given["trace"] is not None:
+            raise click.UsageError("--trace and --preset exclude each other")
+        changes |= {"workload.trace": None, "workload.preset": given["preset"]}
+    if given["llm"] is not None:
+        # the scenario's types belong to the scenario's model: another one brings its own
+        changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
+        if Path(given["llm"]).is_file():
+            given["llm"] = str(Path(given["llm"]).resolve())
+    for option, key in _KEYS.items():
+        if given[option] is not None:
+            changes[key] = given[option]
+    if given["global_tier_gb_per_node"] is not None:
+        changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
+    shipped = data_dir() / "scenarios" / "agents-small.toml"
+    result: Scenario = Scenario.from_toml(path or shipped).replace(**changes)
+    return result
+
+
+def _write(result: Simulation, out: Path) -> None:
+    outcome = result.outcome
+    (out / "outcome.json").write_text(outcome.to_json() + "\n")
+    tables = {
+        "requests": outcome.requests,
+        "instances": outcome.instances,
+        "series": result.series(),
+    }
+    for name, table in tables.items():
+        assert table is not None  # a simulation has them all
+        path = out / f"{name}.parquet"
+        table.to_parquet(path, index=False)
+        click.echo(f"{name}: {path}", err=True)
+
+
+def _print(outcome: Outcome) -> None:
+    number = outcome.number
+    echo_wrapped(
+        f"{outcome['policy']}: {number('requests'):.0f} requests in {number('window_s'):g} s"
+        f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
+        f" {number('within_slo_ratio'):.1%} within SLO"
+    )
+    click.echo()
+    print_table(
+        "Tokens/s of the cluster",
+        ["", "processed", "within SLO"],
+        [
+            [
+                name.replace("_", " "),
+                f"{number(f'{name}_tps'):,.0f}",
+                f"{number(f'{name}_within_slo_tps'):,.0f}",
+            ]
+            for name in ("prompt", "computed_prompt", "reused_prompt", "output", "total")
+        ],
+    )
+    statistics = ("mean", "p50", "p90", "p99")
+    print_table(
+        "Seconds",
+        ["", *statistics],
+        [
+            [name.upper(), *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics)]
+            for name in ("ttft", "tpot", "e2e", "queue", "fetch")
+        ],
+    )
+    shares = {
+        "prompt tokens": ("local", "global", "recomputed"),
+        "follow-ups": ("return_to_first", "return_to_previous"),
+        "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
+        "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
+    }
+    rows = [
+        [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
+        for title, names in shares.items()
+        for name in names
+    ]
+    print_table("Shares", ["", "share"], rows)
+    imbalance = number("imbalance_processed_tokens_60s_mean")
+    echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
+    echo_wrapped(f"limited by: {outcome['binding_resource']}")
+    if outcome["valid"] is not True:
+        echo_wrapped("not valid: requests were still running at the drain limit")
+    for note in str(outcome["note"]).split("; "):
+        if note:
+            echo_wrapped(f"note: {note}")

@@ -1,0 +1,318 @@
+"""Compiled KV caches: per instance and global, as lists of radix nodes in order of use.
+
+What an instance holds of a node (a number of blocks, from the node's beginning), who pins it and
+its place in the list of unused nodes stands in a *slot*; ``slot[node · instances + instance]`` says
+which, so that the instances' slots of one node lie side by side for the router.  A path leaves the
+list as a whole and returns leaf first, so the list's order is tail first among equals, and what is
+held of a path is always a prefix of it.
+"""
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from smetric_model.simulate._jit import part, tables
+from smetric_model.simulate._state import (
+    EVICTED,
+    FREE_SLOT,
+    GLOBAL_HEAD,
+    GLOBAL_TAIL,
+    GLOBAL_USED,
+    INDEX_END,
+    INDEX_NEXT,
+)
+from smetric_model.simulate.inputs import BLIND, DELAYED
+
+__all__ = [
+    "admit_path",
+    "all_hits",
+    "catch_up_index",
+    "global_hit",
+    "global_touch",
+    "global_write",
+    "insert_path",
+    "place_blindly",
+    "release_path",
+    "seen_hits",
+]
+
+
+@part
+def all_hits(p, request, instances):
+    """Blocks of the request's path that each instance holds, into ``s.hits``."""
+    s, w = tables(p)
+    s.hits[:] = 0
+    depth = 0
+    node = w.requests[request].leaf
+    while node >= 0:
+        s.path[depth] = node
+        depth += 1
+        node = w.nodes[node].parent
+    active = instances
+    reach = w.requests[request].blocks
+    for level in range(depth - 1, -1, -1):
+        node = s.path[level]
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        base = node * instances
+        kept = 0
+        for k in range(active):
+            instance = k if level == depth - 1 else s.active[k]
+            slot = s.slot[base + instance]
+            if slot >= 0:
+                held = min(s.slots[slot].held, cover)
+                s.hits[instance] += held
+                if held == cover:
+                    s.active[kept] = instance
+                    kept += 1
+        active = kept
+        if active == 0:
+            break
+
+
+@part
+def seen_hits(p, request, replica, instances):
+    """Blocks of the path that a router believes each instance to hold, into ``s.hits``."""
+    s, w = tables(p)
+    base = replica * w.nodes.size * instances if w.signals.hit_index == BLIND else 0
+    for instance in range(instances):
+        hit = 0
+        # what is believed of a path is a prefix of it, so the sum over its nodes is the hit
+        reach = w.requests[request].blocks
+        node = w.requests[request].leaf
+        while node >= 0:
+            cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+            hit += min(s.seen[base + node * instances + instance], cover)
+            node = w.nodes[node].parent
+        s.hits[instance] = hit
+
+
+@part
+def place_blindly(p, request, replica, instance, instances):
+    """Note what a router placed where; it never learns of evictions."""
+    s, w = tables(p)
+    base = replica * w.nodes.size * instances
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
+    while node >= 0:
+        key = base + node * instances + instance
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        s.seen[key] = max(s.seen[key], cover)
+        node = w.nodes[node].parent
+
+
+@part
+def _log_index(p, now, key, held):
+    s, _ = tables(p)
+    entry = s.count[INDEX_END]
+    s.count[INDEX_END] += 1
+    s.index_log[entry].tick = now
+    s.index_log[entry].key = key
+    s.index_log[entry].held = held
+
+
+@part
+def catch_up_index(p, tick):
+    """Let the routers see what the caches held at ``tick``."""
+    s, _ = tables(p)
+    entry = s.count[INDEX_NEXT]
+    while entry < s.count[INDEX_END] and s.index_log[entry].tick <= tick:
+        s.seen[s.index_log[entry].key] = s.index_log[entry].held
+        entry += 1
+    s.count[INDEX_NEXT] = entry
+
+
+@part
+def _unlink(p, instance, slot):
+    s, _ = tables(p)
+    older, newer = s.slots[slot].older, s.slots[slot].newer
+    if older >= 0:
+        s.slots[older].newer = newer
+    else:
+        s.instance[instance].oldest = newer
+    if newer >= 0:
+        s.slots[newer].older = older
+    else:
+        s.instance[instance].newest = older
+
+
+@part
+def _free_slot(p, instances, instance, slot):
+    s, _ = tables(p)
+    s.slot[s.slots[slot].node * instances + instance] = -1
+    s.slots[slot].newer = s.count[FREE_SLOT]
+    s.count[FREE_SLOT] = slot
+
+
+@part
+def admit_path(p, request, instance, instances, block_tokens, total, now):
+    """Pin the path and reserve KV for the rest of ``total`` tokens.
+
+    Returns the blocks held of the path, or −1 (and changes nothing) where it does not fit.
+    """
+    s, w = tables(p)
+    held = unused = 0
+    node = w.requests[request].leaf
+    while node >= 0:
+        slot = s.slot[node * instances + instance]
+        if slot >= 0:
+            held += s.slots[slot].held
+            if s.slots[slot].pins == 0:
+                unused += s.slots[slot].held
+        node = w.nodes[node].parent
+    need = total - held * block_tokens
+    if need > s.instance[instance].free + s.instance[instance].evictable - unused * block_tokens:
+        return -1
+    node = w.requests[request].leaf
+    while node >= 0:
+        slot = s.slot[node * instances + instance]
+        if slot < 0:
+            slot = s.count[FREE_SLOT]
+            s.count[FREE_SLOT] = s.slots[slot].newer
+            s.slot[node * instances + instance] = slot
+            s.slots[slot].node = node
+            s.slots[slot].held = 0
+            s.slots[slot].pins = 1
+        else:
+            if s.slots[slot].pins == 0:
+                _unlink(p, instance, slot)
+            s.slots[slot].pins += 1
+        node = w.nodes[node].parent
+    s.instance[instance].evictable -= unused * block_tokens
+    while s.instance[instance].free < need:
+        slot = s.instance[instance].oldest
+        blocks = (need - s.instance[instance].free + block_tokens - 1) // block_tokens
+        blocks = min(blocks, s.slots[slot].held)
+        s.slots[slot].held -= blocks
+        s.instance[instance].free += blocks * block_tokens
+        s.instance[instance].evictable -= blocks * block_tokens
+        s.count[EVICTED] += blocks
+        if w.signals.hit_index == DELAYED:
+            _log_index(p, now, s.slots[slot].node * instances + instance, s.slots[slot].held)
+        if s.slots[slot].held == 0:
+            _unlink(p, instance, slot)
+            _free_slot(p, instances, instance, slot)
+    s.instance[instance].free -= need
+    s.request[request].private = need
+    return held
+
+
+@part
+def insert_path(p, request, instance, instances, now):
+    """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
+    s, w = tables(p)
+    added = 0
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
+    while node >= 0:
+        slot = s.slot[node * instances + instance]
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        if s.slots[slot].held < cover:
+            added += cover - s.slots[slot].held
+            s.slots[slot].held = cover
+            if w.signals.hit_index == DELAYED:
+                _log_index(p, now, node * instances + instance, cover)
+        node = w.nodes[node].parent
+    return added
+
+
+@part
+def release_path(p, request, instance, instances, block_tokens):
+    """Give back the KV of a completed request; its blocks stay, the last one the oldest."""
+    s, w = tables(p)
+    s.instance[instance].free += s.request[request].private
+    node = w.requests[request].leaf
+    while node >= 0:
+        slot = s.slot[node * instances + instance]
+        s.slots[slot].pins -= 1
+        if s.slots[slot].pins == 0:
+            if s.slots[slot].held == 0:
+                _free_slot(p, instances, instance, slot)
+            else:
+                newest = s.instance[instance].newest
+                s.slots[slot].older = newest
+                s.slots[slot].newer = -1
+                if newest >= 0:
+                    s.slots[newest].newer = slot
+                else:
+                    s.instance[instance].oldest = slot
+                s.instance[instance].newest = slot
+                s.instance[instance].evictable += s.slots[slot].held * block_tokens
+        node = w.nodes[node].parent
+
+
+@part
+def global_hit(p, request):
+    """Blocks of the path that the global tier holds."""
+    s, w = tables(p)
+    held = 0
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
+    while node >= 0:
+        held += min(s.store[node].stored, min(w.nodes[node].end, reach) - w.nodes[node].start)
+        node = w.nodes[node].parent
+    return held
+
+
+@part
+def _global_unlink(p, node):
+    s, _ = tables(p)
+    older, newer = s.store[node].older, s.store[node].newer
+    if older >= 0:
+        s.store[older].newer = newer
+    else:
+        s.count[GLOBAL_HEAD] = newer
+    if newer >= 0:
+        s.store[newer].older = older
+    else:
+        s.count[GLOBAL_TAIL] = older
+
+
+@part
+def _global_append(p, node):
+    s, _ = tables(p)
+    newest = s.count[GLOBAL_TAIL]
+    s.store[node].older = newest
+    s.store[node].newer = -1
+    if newest >= 0:
+        s.store[newest].newer = node
+    else:
+        s.count[GLOBAL_HEAD] = node
+    s.count[GLOBAL_TAIL] = node
+
+
+@part
+def global_touch(p, request):
+    """Move what is stored of a path to the end of the list."""
+    s, w = tables(p)
+    node = w.requests[request].leaf
+    while node >= 0:
+        if s.store[node].stored > 0:
+            _global_unlink(p, node)
+            _global_append(p, node)
+        node = w.nodes[node].parent
+
+
+@part
+def global_write(p, request, capacity):
+    """Store a path and touch it; returns the blocks that were missing."""
+    s, w = tables(p)
+    written = 0
+    reach = w.requests[request].blocks
+    node = w.requests[request].leaf
+    while node >= 0:
+        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
+        if s.store[node].stored > 0:
+            _global_unlink(p, node)
+        if s.store[node].stored < cover:
+            written += cover - s.store[node].stored
+            s.store[node].stored = cover
+        _global_append(p, node)
+        node = w.nodes[node].parent
+    s.count[GLOBAL_USED] += written
+    while s.count[GLOBAL_USED] > capacity:
+        node = s.count[GLOBAL_HEAD]
+        blocks = min(s.store[node].stored, s.count[GLOBAL_USED] - capacity)
+        s.store[node].stored -= blocks
+        s.count[GLOBAL_USED] -= blocks
+        if s.store[node].stored == 0:
+            _global_unlink(p, node)
+    return written

@@ -1,0 +1,269 @@
+"""What the compiled simulator works on: tables of records, and how they begin."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from smetric_model.routing.compiled import pack
+from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+
+__all__ = ["State", "World", "new_state", "new_world", "replay_of"]
+
+# places in State.count
+(
+    PENDING,
+    EVICTED,
+    STEPS,
+    EVENTS,
+    ARRIVED,
+    FREE_SLOT,
+    QUEUE,
+    GLOBAL_HEAD,
+    GLOBAL_TAIL,
+    GLOBAL_USED,
+    NIC_NOW,
+    RUNS,
+    INDEX_NEXT,
+    INDEX_END,
+    LOAD_NEXT,
+    LOAD_END,
+) = range(16)
+
+
+def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
+    return np.dtype(
+        [(name, kind) for kind, names in kinds.items() for name in names.split()], align=True
+    )
+
+
+_REQUEST_INPUT = _record(
+    {
+        "i8": "arrival_tick think_ticks following turn prompt_tokens output_tokens est_hit_tokens"
+        " host_ticks unservable leaf blocks",
+        "u8": "session_key",
+    }
+)
+_NODE = _record({"i8": "parent start end"})
+_DECODE = _record({"i8": "base per_token least"})
+_REQUEST = _record(
+    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs replica", "?": "fetching"}
+)
+_OUT = _record(
+    {
+        "i8": "arrival ready admitted fetch_start fetch_done first_step first_token done"
+        " instance reason local_tokens fetched_tokens charge"
+    }
+)
+#: results that are −1 where something did not happen
+_ABSENT = (_OUT.names or ())[:10]
+_INSTANCE = _record(
+    {
+        "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
+        " decode_steps context step_start run_steps held held_since busy_ticks",
+        "f8": "held_token_ticks pcie_bytes",
+        "?": "step_is_run",
+    }
+)
+_SLOT = _record({"i4": "node held pins older newer"})
+_STORE = _record({"i4": "stored older newer"})
+_LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
+_TIMER = _record({"i8": "tick code place"})
+_EVENT = _record({"i8": "tick code"})
+_LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
+_INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
+
+
+class World(NamedTuple):
+    """What does not change: ``inputs`` as tables of records."""
+
+    requests: Any  # (requests,)
+    nodes: Any  # (nodes,)
+    decode: Any  # (batches,)
+    engine: Any
+    fabric: Any
+    window: Any
+    model: Any
+    policy: Any
+    signals: Any
+
+
+class State(NamedTuple):
+    """What changes, and the results."""
+
+    count: Any  # single numbers, see above
+    nic_work: Any  # (1,) float
+    random: Any  # (replicas,) uint64
+    next_instance: Any  # (replicas,)
+    request: Any  # (requests,)
+    out: Any  # (requests,)
+    order: Any  # (requests,) rows in order of arrival
+    instance: Any  # (instances,)
+    prefilling: Any  # (instances, max running), in order of admission, those that fetch included
+    decoding: Any  # (instances, max running)
+    loads: Any  # (replicas, instances) float, as the routers see them
+    unprefilled: Any
+    load_log: Any  # changes of loads not yet seen
+    seen: Any  # (replicas · nodes · instances) blocks, where the index is not exact
+    index_log: Any  # changes of caches not yet seen
+    computed_tokens: Any  # (instances, bins)
+    reused_tokens: Any
+    generated_tokens: Any
+    slot: Any  # (nodes · instances); −1 where nothing is cached or pinned
+    slots: Any
+    store: Any  # (nodes,) the global tier
+    link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
+    tag: Any  # (3, requests): reads, writes, PCIe
+    next_flow: Any  # (3, requests)
+    timer: Any  # instances' steps, instances' PCIe, NICs
+    timer_heap: Any
+    timer_size: Any  # (1,)
+    event: Any  # (requests + 1,) a heap
+    path: Any  # scratch
+    hits: Any
+    active: Any
+    available: Any
+    keys: Any
+
+
+def _table(dtype: np.dtype[np.void], size: int, **values: Any) -> npt.NDArray[np.void]:
+    table = np.zeros(size, dtype)
+    for name, value in values.items():
+        table[name] = value
+    return table
+
+
+def new_world(inputs: Inputs) -> World:
+    """Return the inputs as the compiled code reads them."""
+    requests, nodes, decode = inputs.requests, inputs.nodes, inputs.decode
+    size = requests.turn.size
+    names = [name for name in _REQUEST_INPUT.names or () if name not in ("leaf", "blocks")]
+    return World(
+        requests=_table(
+            _REQUEST_INPUT,
+            size,
+            leaf=nodes.leaf,
+            blocks=nodes.blocks,
+            **{name: getattr(requests, name) for name in names},
+        ),
+        nodes=_table(
+            _NODE, nodes.parent.size, parent=nodes.parent, start=nodes.start, end=nodes.end
+        ),
+        decode=_table(
+            _DECODE,
+            decode.base.size,
+            base=decode.base,
+            per_token=decode.per_token,
+            least=decode.least,
+        ),
+        engine=inputs.engine,
+        fabric=inputs.fabric,
+        window=inputs.window,
+        model=inputs.model,
+        policy=pack(inputs.policy),
+        signals=inputs.signals,
+    )
+
+
+def new_state(inputs: Inputs) -> State:
+    """Return the state at time 0."""
+    engine, fabric = inputs.engine, inputs.fabric
+    instances, requests = fabric.instances, inputs.requests.turn.size
+    nodes = inputs.nodes.parent.size
+    # a node that is cached or pinned has a block in the pool
+    most = engine.pool_tokens // engine.cache_block_tokens + 1
+    slots = min(instances * most, max(nodes * instances, 1))
+    free_slots = np.arange(1, slots + 1)
+    free_slots[-1] = -1
+
+    def ints(*shape: int, value: int = 0) -> Any:
+        return np.full(shape, value, np.int64)
+
+    signals = inputs.signals
+    # each request changes loads three times; what is cached of a node changes when it is computed,
+    # when it is evicted, and once an admission when it is evicted in part
+    load_changes = 3 * requests if signals.load_age_ticks else 0
+    seen = index_changes = 0
+    if signals.hit_index == BLIND:
+        seen = signals.replicas * nodes * instances
+    elif signals.hit_index == DELAYED:
+        seen = nodes * instances
+        index_changes = 2 * inputs.nodes.path_sum() + requests
+    count = ints(16)
+    count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
+    return State(
+        count=count,
+        nic_work=np.zeros(1),
+        random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
+        next_instance=ints(signals.replicas),
+        request=_table(_REQUEST, requests, next_waiting=-1),
+        out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
+        order=ints(requests),
+        instance=_table(
+            _INSTANCE,
+            instances,
+            free=engine.pool_tokens,
+            oldest=-1,
+            newest=-1,
+            waiting=-1,
+            last_waiting=-1,
+            step_start=-1,
+        ),
+        prefilling=ints(instances, engine.max_running_requests),
+        decoding=ints(instances, engine.max_running_requests),
+        loads=np.zeros((signals.replicas, instances)),
+        unprefilled=np.zeros((signals.replicas, instances)),
+        load_log=_table(_LOAD_CHANGE, load_changes),
+        seen=np.zeros(seen, np.int32),
+        index_log=_table(_INDEX_CHANGE, index_changes),
+        computed_tokens=ints(instances, inputs.window.bins),
+        reused_tokens=ints(instances, inputs.window.bins),
+        generated_tokens=ints(instances, inputs.window.bins),
+        slot=np.full(nodes * instances, -1, np.int32),
+        slots=_table(_SLOT, slots, older=-1, newer=free_slots),
+        store=_table(_STORE, nodes, older=-1, newer=-1),
+        link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
+        tag=np.zeros((3, requests)),
+        next_flow=ints(3, requests, value=-1),
+        timer=_table(_TIMER, 2 * instances + 1, place=-1),
+        timer_heap=ints(2 * instances + 1),
+        timer_size=ints(1),
+        event=_table(_EVENT, requests + 1),
+        path=ints(inputs.nodes.longest_path() + 1),
+        hits=ints(instances),
+        active=ints(instances),
+        available=np.ones(instances, np.bool_),
+        keys=np.arange(instances, dtype=np.uint64),
+    )
+
+
+def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
+    """Return the results, with what the caches hold at the end where asked for."""
+    count = state.count
+    nodes, instances = inputs.nodes.parent.size, inputs.fabric.instances
+    held = np.zeros((0, instances), np.int64)
+    if caches:
+        slot = state.slot.reshape(nodes, instances)
+        held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
+    return Replay(
+        **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        order=state.order[: count[ARRIVED]],
+        computed_tokens=state.computed_tokens,
+        reused_tokens=state.reused_tokens,
+        generated_tokens=state.generated_tokens,
+        busy_ticks=np.ascontiguousarray(state.instance["busy_ticks"]),
+        held_token_ticks=np.ascontiguousarray(state.instance["held_token_ticks"]),
+        pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
+        nic_work_bytes=float(state.nic_work[0]),
+        held_blocks=held,
+        global_held_blocks=state.store["stored"].astype(np.int64),
+        counts={
+            "events": int(count[EVENTS]),
+            "steps": int(count[STEPS]),
+            "runs": int(count[RUNS]),
+            "evicted_blocks": int(count[EVICTED]),
+        },
+        end_tick=int(now),
+    )

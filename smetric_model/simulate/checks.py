@@ -1,0 +1,170 @@
+"""Laws that every simulation keeps; a broken one is a defect of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smetric_model.identities import Violation, check_identities
+from smetric_model.simulate.inputs import Inputs, Replay
+
+if TYPE_CHECKING:
+    from smetric_model.outcome import Outcome
+
+__all__ = ["broken_laws", "replay_violations"]
+
+
+def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violation]:
+    """Check a simulation: its laws, the outcome's identities, and that skipping changes nothing.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+    outcome : Outcome
+        What was made of it.
+
+    Returns
+    -------
+    list of Violation
+        Empty where all hold.
+    """
+    from smetric_model.simulate import engine
+
+    found = [*replay_violations(inputs, replay), *check_identities(outcome)]
+    again = engine.run(inputs, skip=False)
+    found += [
+        Violation("the same without skipping decode steps", f"{name} differs")
+        for name in ("arrival", "instance", "first_step", "first_token", "done", "local_tokens")
+        if not np.array_equal(getattr(replay, name), getattr(again, name))
+    ]
+    return found
+
+
+def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
+    """Laws of one replay: requests, causality, tokens, KV, work.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Returns
+    -------
+    list of Violation
+    """
+    return [
+        *_requests(inputs, replay),
+        *_causality(inputs, replay),
+        *_tokens(inputs, replay),
+        *_kv(inputs, replay),
+        *_work(inputs, replay),
+    ]
+
+
+def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Each request arrives at most once, and is placed exactly if it is servable."""
+    rows = replay.order
+    if np.unique(rows).size != rows.size:
+        yield Violation("a request arrives once", "an arrival stands twice")
+    if not np.array_equal(np.flatnonzero(replay.arrival >= 0), np.sort(rows)):
+        yield Violation("arrivals are those with an arrival time", "they differ")
+    placed = replay.instance[rows] >= 0
+    if not np.array_equal(placed, inputs.requests.unservable[rows] == 0):
+        yield Violation("servable requests are placed, no others", "they differ")
+    if (np.diff(replay.arrival[rows]) < 0).any():
+        yield Violation("arrivals in order", "one goes back in time")
+    previous = inputs.requests.previous[rows]
+    closed = (previous >= 0) & (inputs.requests.arrival_tick[rows] < 0)
+    before = previous[closed]
+    since = np.where(replay.done[before] >= 0, replay.done[before], replay.arrival[before])
+    if (replay.arrival[rows[closed]] - since != inputs.requests.think_ticks[rows[closed]]).any():
+        yield Violation("a turn arrives a think time after its predecessor", "one does not")
+
+
+def _causality(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    stages = ("arrival", "ready", "admitted", "first_step", "first_token", "done")
+    for earlier, later in pairwise(stages):
+        one, two = getattr(replay, earlier), getattr(replay, later)
+        if ((two >= 0) & ((one < 0) | (two < one))).any():
+            yield Violation(f"{earlier} <= {later}", "not for every request")
+    fetched = replay.fetch_start >= 0
+    if (replay.fetch_start[fetched] != replay.admitted[fetched]).any():
+        yield Violation("a fetch starts at admission", "one does not")
+    done = replay.fetch_done >= 0
+    after = replay.first_step[done]
+    if (replay.fetch_done[done] < replay.fetch_start[done]).any() or (
+        (after >= 0) & (after < replay.fetch_done[done])
+    ).any():
+        yield Violation("fetch_start <= fetch_done <= first_step", "not for every request")
+
+
+def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    data, engine = inputs.requests, inputs.engine
+    hit = replay.local_tokens + replay.fetched_tokens
+    if (hit >= data.prompt_tokens).any() and (hit > 0).any():
+        yield Violation("hit < prompt", "a request computes nothing")
+    if (hit > inputs.nodes.blocks * engine.cache_block_tokens).any():
+        yield Violation("hit <= cacheable blocks", "one is longer")
+    if (hit % engine.block_tokens != 0).any():
+        yield Violation("hits are whole engine blocks", "one is not")
+    # what the engine counted in the window, against the requests' own times
+    window = inputs.window
+    inside = (replay.first_token >= window.start) & (replay.first_token < window.end)
+    reused = int(hit[inside].sum())
+    computed = int((data.prompt_tokens - hit)[inside].sum())
+    for name, expected in (("reused_tokens", reused), ("computed_tokens", computed)):
+        counted = int(getattr(replay, name).sum())
+        if counted != expected:
+            yield Violation(f"{name} of the bins = of the requests", f"{counted}, not {expected}")
+
+
+def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    engine, nodes = inputs.engine, inputs.nodes
+    ticks = inputs.window.end - inputs.window.start
+    if (replay.held_token_ticks > engine.pool_tokens * float(ticks) * (1 + 1e-9)).any():
+        yield Violation("KV of running requests <= pool", "more was held")
+    held = replay.held_blocks
+    if held.shape[0]:
+        if (held.sum(axis=0) * engine.cache_block_tokens > engine.pool_tokens).any():
+            yield Violation("cached blocks <= pool", "more are cached")
+        child = np.flatnonzero(nodes.parent >= 0)
+        above = nodes.parent[child]
+        whole = held[above] == (nodes.end - nodes.start)[above][:, None]
+        if ((held[child] > 0) & ~whole).any():
+            yield Violation("a cached block's prefix is cached", "one is not")
+    if replay.global_held_blocks.sum() > inputs.fabric.global_blocks:
+        yield Violation("global blocks <= capacity", "more are stored")
+
+
+def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Check that engines step exactly while they have work (less, where fetches stall them)."""
+    from smetric_model.simulate._tables import covered_ticks
+
+    window = inputs.window
+    rows = np.flatnonzero(replay.first_step >= 0)
+    rows = rows[np.argsort(replay.first_step[rows], kind="stable")]
+    end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
+    covered = np.zeros(inputs.fabric.instances, np.int64)
+    covered_ticks(
+        replay.first_step[rows],
+        end,
+        replay.instance[rows],
+        window.start,
+        min(window.end, replay.end_tick),
+        covered,
+    )
+    wrong = replay.busy_ticks > covered if inputs.fabric.stall else replay.busy_ticks != covered
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        yield Violation(
+            "an engine steps while it has work",
+            f"instance {index}: {replay.busy_ticks[index]} of {covered[index]} ticks",
+        )

@@ -1,0 +1,241 @@
+"""What a simulation reads, and what it writes: plain arrays, for both implementations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smetric_model.analytic.step_time import StepModel
+from smetric_model.simulate.nodes import Nodes
+from smetric_model.simulate.steps import DecodeTables
+
+if TYPE_CHECKING:
+    from smetric_model.routing.policy import Policy
+
+__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class Requests(NamedTuple):
+    """Requests in order of the trace; arrays of shape (requests,).
+
+    ``arrival_tick`` is −1 where the arrival follows the completion of ``previous`` by
+    ``think_ticks``.  ``previous`` and ``following`` are rows of the same session, −1 for none.
+    ``unservable`` is 0, or the number of a reason.
+    """
+
+    arrival_tick: IntArray
+    think_ticks: IntArray
+    previous: IntArray
+    following: IntArray
+    turn: IntArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    est_hit_tokens: IntArray
+    session_key: NDArray[np.uint64]
+    host_ticks: IntArray
+    unservable: IntArray
+
+
+class Engine(NamedTuple):
+    """One instance; all are equal.
+
+    ``block_tokens`` is the engine's block, ``cache_block_tokens`` the trace's, by which hits are
+    counted [tokens].
+    """
+
+    pool_tokens: int
+    fixed_state_tokens: int
+    token_budget: int
+    max_running_requests: int
+    block_tokens: int
+    cache_block_tokens: int
+
+
+class Fabric(NamedTuple):
+    """Instances on nodes, and the links between them.
+
+    ``nic_work_idle`` and ``nic_work_busy`` [bytes of line capacity] are what the remote share of a
+    transfer takes, by its size in engine blocks.
+    """
+
+    instances: int
+    instances_per_node: int
+    nodes: int
+    node_nic_bytes_per_s: float
+    flow_nic_bytes_per_s: float
+    pcie_bytes_per_s: float
+    block_bytes: float
+    nic_work_idle: FloatArray
+    nic_work_busy: FloatArray
+    fixed_fetch_ticks: int
+    global_blocks: int
+    stall: int
+    recompute_if_faster: int
+
+
+#: What a router knows of the caches: ``Signals.hit_index``.
+EXACT, DELAYED, BLIND = range(3)
+
+
+class Signals(NamedTuple):
+    """What the routers know, and how old it is.
+
+    ``hit_index`` is EXACT, DELAYED (by ``index_age_ticks``) or BLIND (what this router placed
+    there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the
+    engines, either ``load_age_ticks`` old.
+    """
+
+    replicas: int = 1
+    hit_index: int = EXACT
+    index_age_ticks: int = 0
+    scraped: int = 0
+    load_age_ticks: int = 0
+
+
+class Window(NamedTuple):
+    """Times of the run [ticks]: window, bins inside it, and the drain limit."""
+
+    start: int
+    end: int
+    drain_end: int
+    bin_ticks: int
+    bins: int
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Everything a simulation reads.
+
+    Attributes
+    ----------
+    requests, nodes, engine, fabric, window
+        See there.
+    model : StepModel
+        Coefficients of the step time.
+    decode : DecodeTables
+        Decode steps, in ticks.
+    policy : Policy
+        The router's policy.
+    seed : int
+        Of the router's ties.
+    signals : Signals
+        What the routers know.
+    """
+
+    requests: Requests
+    nodes: Nodes
+    engine: Engine
+    fabric: Fabric
+    window: Window
+    model: StepModel
+    decode: DecodeTables
+    policy: Policy
+    seed: int = 0
+    signals: Signals = field(default_factory=Signals)
+
+
+@dataclass(eq=False)
+class Replay:
+    """What a simulation writes; ticks are −1 where something did not happen.
+
+    Attributes
+    ----------
+    arrival, ready, admitted, fetch_start, fetch_done, first_step, first_token, done : ndarray
+        Times of each request [ticks].
+    instance, reason : ndarray
+        Where the router placed it (−1: not placed), and why.
+    local_tokens, fetched_tokens : ndarray
+        Prompt tokens found in the instance's cache, and fetched from the global tier.
+    charge : ndarray
+        Unprefilled tokens charged to the instance at placement.
+    order : ndarray
+        Rows in order of arrival, of the requests that arrived.
+    computed_tokens, reused_tokens, generated_tokens : ndarray of int64, shape (instances, bins)
+        By the bin in which they count.
+    busy_ticks : ndarray of int64, shape (instances,)
+        Time in steps, inside the window.
+    held_token_ticks, pcie_bytes : ndarray of float64, shape (instances,)
+        KV of running requests over time, and bytes over PCIe, inside the window.
+    nic_work_bytes : float
+        Line capacity that transfers took inside the window, one direction.
+    held_blocks : ndarray of int64, shape (nodes, instances)
+        Cached blocks of each node at the end (for tests; empty where not asked for).
+    global_held_blocks : ndarray of int64, shape (nodes,)
+        The same of the global tier.
+    counts : dict of str to int
+        Events, steps, decode steps, evicted blocks …
+    end_tick : int
+        When the run stopped.
+    """
+
+    arrival: IntArray
+    ready: IntArray
+    admitted: IntArray
+    fetch_start: IntArray
+    fetch_done: IntArray
+    first_step: IntArray
+    first_token: IntArray
+    done: IntArray
+    instance: IntArray
+    reason: IntArray
+    local_tokens: IntArray
+    fetched_tokens: IntArray
+    charge: IntArray
+    order: IntArray
+    computed_tokens: IntArray
+    reused_tokens: IntArray
+    generated_tokens: IntArray
+    busy_ticks: IntArray
+    held_token_ticks: FloatArray
+    pcie_bytes: FloatArray
+    nic_work_bytes: float
+    held_blocks: IntArray
+    global_held_blocks: IntArray
+    counts: dict[str, int] = field(default_factory=dict)
+    end_tick: int = 0
+
+    @classmethod
+    def empty(cls, inputs: Inputs) -> Replay:
+        """Arrays of the right shapes."""
+        n = inputs.requests.turn.size
+        instances, bins = inputs.fabric.instances, inputs.window.bins
+        times: dict[str, Any] = {
+            name: np.full(n, -1, np.int64)
+            for name in (
+                "arrival",
+                "ready",
+                "admitted",
+                "fetch_start",
+                "fetch_done",
+                "first_step",
+                "first_token",
+                "done",
+                "instance",
+                "reason",
+            )
+        }
+        tokens: dict[str, Any] = {
+            name: np.zeros(n, np.int64) for name in ("local_tokens", "fetched_tokens", "charge")
+        }
+        binned: dict[str, Any] = {
+            name: np.zeros((instances, bins), np.int64)
+            for name in ("computed_tokens", "reused_tokens", "generated_tokens")
+        }
+        return cls(
+            **times,
+            **tokens,
+            **binned,
+            order=np.zeros(0, np.int64),
+            busy_ticks=np.zeros(instances, np.int64),
+            held_token_ticks=np.zeros(instances),
+            pcie_bytes=np.zeros(instances),
+            nic_work_bytes=0.0,
+            held_blocks=np.zeros((0, instances), np.int64),
+            global_held_blocks=np.zeros(0, np.int64),
+        )

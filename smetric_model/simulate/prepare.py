@@ -1,0 +1,357 @@
+"""From a scenario and its workload to the arrays that a simulation reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smetric_model.analytic.demand import cluster_of, instance_of
+from smetric_model.analytic.efficiencies import get_efficiencies
+from smetric_model.analytic.fabric import nic_bytes_per_s, pcie_bytes_per_s
+from smetric_model.analytic.latency import host_time_s
+from smetric_model.analytic.memory import (
+    fixed_state_bytes_per_request,
+    kv_bytes_per_token,
+    local_tier,
+)
+from smetric_model.analytic.step_model import step_model
+from smetric_model.analytic.step_time import StepModel, step_time_s
+from smetric_model.errors import SpecError
+from smetric_model.routing.registry import make_policy, policy_parameters
+from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
+from smetric_model.simulate.steps import decode_tables, to_ticks
+
+if TYPE_CHECKING:
+    from smetric_model.catalog.instance import InstanceSpec
+    from smetric_model.routing.policy import Policy
+    from smetric_model.scenario import Scenario
+    from smetric_model.workload.trace import Trace
+
+__all__ = ["BIN_S", "Prepared", "check_simulated", "prepare"]
+
+#: Time resolution of what is counted inside the window [s]; the schema's windows are multiples.
+BIN_S = 30.0
+#: The run goes on after the window for as long again, and at least this long [s].
+LEAST_DRAIN_S = 600.0
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Inputs of a simulation, and what must be told about them.
+
+    Attributes
+    ----------
+    inputs : Inputs
+        For :func:`smetric_model.simulate.engine.run`.
+    trace : Trace
+        The workload as replayed, rows as in ``inputs``.
+    reasons : tuple of str
+        Why a request is unservable, by ``inputs.requests.unservable`` − 1.
+    notes : list of str
+        For the outcome's ``note``.
+    """
+
+    inputs: Inputs
+    trace: Trace
+    reasons: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+
+
+def check_simulated(scenario: Scenario) -> None:
+    """Refuse what is not simulated yet.
+
+    Raises
+    ------
+    SpecError
+        Names every key, its value and what is simulated.
+    """
+    cluster, tier = scenario.cluster, scenario.global_tier
+    refused = (
+        ("cluster.serving", cluster.serving, cluster.serving == "colocated", '"colocated"'),
+        (
+            "client.timeout_s",
+            scenario.client.timeout_s,
+            math.isinf(scenario.client.timeout_s),
+            "inf (no client gives up)",
+        ),
+        ("global_tier.write", tier.write, tier.write == "through", '"through"'),
+        ("global_tier.peer_fetch", tier.peer_fetch, not tier.peer_fetch, "false"),
+    )
+    problems = [
+        f"{key} = {value!r} is not simulated yet; only {allowed}"
+        for key, value, simulated, allowed in refused
+        if not simulated
+    ]
+    if problems:
+        raise SpecError("\n".join(problems))
+
+
+def prepare(scenario: Scenario, trace: Trace) -> Prepared:
+    """Work out what a simulation reads.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question; its workload's rate, start and loop are not looked at again.
+    trace : Trace
+        The workload at its rate, on one clock that begins at the start of the warm-up; rows in
+        order of arrival.
+
+    Returns
+    -------
+    Prepared
+
+    Raises
+    ------
+    SpecError
+        If the scenario asks for what is not simulated, or the LLM does not fit.
+    """
+    check_simulated(scenario)
+    instance = instance_of(scenario)
+    model = step_model(instance)
+    notes: list[str] = []
+    fitted = get_efficiencies(instance.gpu.name, instance.engine)
+    if fitted.carried_over:
+        notes.append(f"efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}")
+    cache_block = int(trace.block_tokens or instance.block_tokens)
+    engine = Engine(
+        pool_tokens=local_tier(instance).blocks * instance.block_tokens,
+        fixed_state_tokens=math.ceil(
+            fixed_state_bytes_per_request(instance) / kv_bytes_per_token(instance)
+        ),
+        token_budget=instance.token_budget,
+        max_running_requests=instance.max_running_requests,
+        block_tokens=instance.block_tokens,
+        cache_block_tokens=cache_block,
+    )
+    prompt, output, unservable, reasons = _lengths(scenario, trace, engine, notes)
+    requests, nodes = _requests(scenario, trace, instance, prompt, output, unservable, notes)
+    work = scenario.workload
+    drain_s = max(work.window_s, LEAST_DRAIN_S)
+    inputs = Inputs(
+        requests=requests,
+        nodes=nodes,
+        engine=engine,
+        fabric=_fabric(scenario, instance, engine),
+        window=Window(
+            start=to_ticks(work.warmup_s),
+            end=to_ticks(work.warmup_s + work.window_s),
+            drain_end=to_ticks(work.warmup_s + work.window_s + drain_s),
+            bin_ticks=to_ticks(BIN_S),
+            bins=math.ceil(work.window_s / BIN_S),
+        ),
+        model=model,
+        decode=decode_tables(model, instance.max_running_requests),
+        policy=_policy(scenario, instance, model, cache_block),
+        seed=scenario.seed,
+        signals=Signals(
+            replicas=scenario.router.replicas,
+            hit_index=("exact", "delayed", "blind").index(scenario.router.hit_index),
+            index_age_ticks=to_ticks(scenario.router.hit_index_age_s),
+            scraped=int(scenario.router.load_source == "scraped"),
+            load_age_ticks=to_ticks(scenario.router.load_age_s),
+        ),
+    )
+    return Prepared(inputs, trace, reasons, notes)
+
+
+def _lengths(
+    scenario: Scenario, trace: Trace, engine: Engine, notes: list[str]
+) -> tuple[IntArray, IntArray, IntArray, tuple[str, ...]]:
+    """Lengths as served, and which requests cannot be: 0, or the number of the reason."""
+    prompt = trace.column("prompt_tokens").astype(np.int64)
+    output = np.maximum(trace.column("output_tokens").astype(np.int64), 1)
+    longest = scenario.engine.max_context_tokens
+    whole = engine.pool_tokens // engine.block_tokens
+    state = -(-engine.fixed_state_tokens // engine.block_tokens)
+    pool = (whole - state) * engine.block_tokens
+    reasons = (
+        f"longer than max_context_tokens = {longest}",
+        f"longer than an instance's KV pool = {pool} tokens",
+    )
+    limit = min(longest, pool)
+    too_long = prompt + output > limit
+    if too_long.any() and scenario.engine.max_context == "fail":
+        first = int(np.flatnonzero(too_long)[0])
+        raise SpecError(
+            f"{trace.source}: request {first} has {prompt[first]} + {output[first]} tokens, above"
+            f" {limit} ({int(too_long.sum())} such requests); engine.max_context = 'fail'"
+        )
+    if scenario.engine.max_context == "cap":
+        can = too_long & (output < limit)
+        prompt = np.where(can, limit - output, prompt)
+        if can.any():
+            notes.append(f"{int(can.sum())} prompts of the trace cut to {limit} tokens with output")
+    total = prompt + output
+    unservable = np.where(total > longest, 1, np.where(total > pool, 2, 0)).astype(np.int64)
+    return prompt, output, unservable, reasons
+
+
+def _requests(
+    scenario: Scenario,
+    trace: Trace,
+    instance: InstanceSpec,
+    prompt: IntArray,
+    output: IntArray,
+    unservable: IntArray,
+    notes: list[str],
+) -> tuple[Requests, Nodes]:
+    session = trace.column("session_id").astype(np.int64)
+    rows = np.arange(session.size)
+    closed = scenario.workload.loop == "closed"
+    by_session = np.lexsort((rows, session))
+    same = session[by_session][1:] == session[by_session][:-1]
+    previous, following = np.full(rows.size, -1), np.full(rows.size, -1)
+    previous[by_session[1:][same]] = by_session[:-1][same]
+    following[by_session[:-1][same]] = by_session[1:][same]
+    has = previous >= 0
+    before = np.maximum(previous, 0)
+    history = np.where(has, prompt[before] + output[before], -1)
+    if "previous_tokens" in trace.requests:  # the turn before may lie before the run
+        history = np.where(has, history, trace.column("previous_tokens"))
+    est_hit = np.where(history >= 0, np.minimum(history, prompt), 0)
+    host = to_ticks(host_time_s(instance, prompt))
+    arrival = trace.column("arrival_s").astype(np.float64)
+    think = np.zeros(rows.size)
+    if closed:
+        think = _think_s(trace, instance, previous, prompt, output, notes)
+    turn = trace.column("turn").astype(np.int64)
+    known = turn >= 0
+    counted = np.zeros(rows.size, np.int64)
+    counted[by_session] = np.arange(rows.size) - np.repeat(
+        np.flatnonzero(np.append(True, ~same)[: rows.size]),
+        np.diff(np.append(np.flatnonzero(np.append(True, ~same)[: rows.size]), rows.size)),
+    )
+    requests = Requests(
+        arrival_tick=np.where(has & closed, -1, to_ticks(arrival)),
+        think_ticks=to_ticks(think),
+        previous=previous,
+        following=following,
+        turn=np.where(known, turn, counted),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        est_hit_tokens=est_hit,
+        session_key=session.astype(np.uint64),
+        host_ticks=host,
+        unservable=unservable,
+    )
+    if trace.tree is None:
+        notes.append("the trace carries no block ids: nothing is reused")
+        return requests, no_nodes(rows.size)
+    tree, block = trace.require_tree()
+    blocks = np.minimum(tree.request_blocks, prompt // block)
+    blocks = np.where(unservable > 0, 0, blocks)
+    return requests, split_nodes(tree, blocks, session, in_order=closed)
+
+
+def _think_s(
+    trace: Trace,
+    instance: InstanceSpec,
+    previous: IntArray,
+    prompt: IntArray,
+    output: IntArray,
+    notes: list[str],
+) -> NDArray[np.float64]:
+    """Think time before each request: as recorded, or from the gap between arrivals."""
+    recorded = trace.column("think_time_s").astype(np.float64)
+    has = previous >= 0
+    unknown = has & np.isnan(recorded)
+    if not unknown.any():
+        return np.where(has, np.maximum(recorded, 0.0), 0.0)
+    before = np.maximum(previous, 0)
+    arrival = trace.column("arrival_s").astype(np.float64)
+    gap = arrival - arrival[before]
+    service = trace.column("e2e_s").astype(np.float64)
+    modelled = np.isnan(service)
+    if (unknown & modelled[before]).any():
+        service = np.where(modelled, _alone_s(trace, instance, prompt, output), service)
+    think = np.where(unknown, gap - service[before], recorded)
+    clipped = unknown & (think < 0)
+    if clipped.any():
+        share = clipped.sum() / unknown.sum()
+        notes.append(
+            f"think times: {share:.1%} of the gaps were shorter than the service, set to 0"
+        )
+    return np.where(has, np.maximum(think, 0.0), 0.0)
+
+
+def _alone_s(
+    trace: Trace, instance: InstanceSpec, prompt: IntArray, output: IntArray
+) -> NDArray[np.float64]:
+    """Time of each request alone on an idle instance, with ideal reuse."""
+    from smetric_model.analytic.latency import decode_time_s, prefill_time_s, usable_hit_tokens
+    from smetric_model.workload.reuse import ideal_reuse
+
+    model = step_model(instance)
+    hit = np.zeros(prompt.size, np.int64)
+    if trace.tree is not None:
+        hit = usable_hit_tokens(
+            prompt, np.minimum(ideal_reuse(trace), prompt), instance.block_tokens
+        )
+    prefill = prefill_time_s(model, prompt - hit, hit, instance.token_budget)
+    decode = decode_time_s(model, 1, prompt, output) * (output - 1)
+    return np.asarray(host_time_s(instance, prompt) + prefill + decode)
+
+
+def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabric:
+    cluster = cluster_of(scenario)
+    fitted = get_efficiencies(instance.gpu.name, instance.engine)
+    block_bytes = kv_bytes_per_token(instance) * instance.block_tokens
+    largest = -(-scenario.engine.max_context_tokens // engine.block_tokens)
+    largest = max(largest, engine.pool_tokens // engine.block_tokens)
+    size = np.arange(largest + 1) * block_bytes * cluster.remote_ratio
+    driven = min(cluster.nics_per_node, instance.tp)  # one GPU drives one NIC
+
+    def work(busy: bool) -> NDArray[np.float64]:
+        efficiency = nic_bytes_per_s(cluster, size / driven, busy) / cluster.nic_bytes_per_s
+        return np.asarray(size / efficiency)
+
+    remote = cluster.nodes > 1
+    tier = scenario.global_tier.bytes_per_node * cluster.nodes
+    cache_bytes = kv_bytes_per_token(instance) * engine.cache_block_tokens
+    return Fabric(
+        instances=cluster.instances,
+        instances_per_node=cluster.instances_per_node,
+        nodes=cluster.nodes,
+        node_nic_bytes_per_s=cluster.nics_per_node * cluster.nic_bytes_per_s,
+        flow_nic_bytes_per_s=driven * cluster.nic_bytes_per_s,
+        pcie_bytes_per_s=instance.tp * pcie_bytes_per_s(instance.gpu),
+        block_bytes=float(block_bytes),
+        nic_work_idle=work(False),
+        nic_work_busy=work(True),
+        fixed_fetch_ticks=to_ticks(fitted.rdma_fetch_s if remote else fitted.dram_fetch_s),
+        global_blocks=int(tier // cache_bytes),
+        stall=int(scenario.global_tier.fetch == "stall"),
+        recompute_if_faster=int(scenario.global_tier.recompute_if_faster),
+    )
+
+
+def _policy(
+    scenario: Scenario, instance: InstanceSpec, model: StepModel, cache_block: int
+) -> Policy:
+    name = scenario.router.policy
+    known = policy_parameters(name)
+    section = scenario.router.model_dump()
+    settings = {key: section[key] for key in known if key in section}
+    if "block_tokens" in known:
+        settings["block_tokens"] = max(instance.block_tokens, cache_block)
+    if "prefill_tokens_per_s" in known:
+        # seconds of a token of a full chunk, and of each key that it attends to
+        chunk = instance.token_budget
+        linear_s = float(step_time_s(model, chunk)) / chunk - model.attention_pair_s * chunk / 2
+        settings |= {
+            "ttft_base_s": scenario.slo.ttft_base_s,
+            "ttft_per_prompt_token_s": scenario.slo.ttft_per_prompt_token_s,
+            "prefill_tokens_per_s": 1 / linear_s,
+            "attention_equal_tokens": linear_s / model.attention_pair_s
+            if model.attention_pair_s > 0
+            else math.inf,
+        }
+    return make_policy(name, settings)

@@ -1,0 +1,681 @@
+"""The simulator in plain Python: every step, every block, nothing skipped.
+
+It is here to be read and to hold the compiled engine against, event by event; ``docs/simulate.md``
+states the rules in words.  Caches are dictionaries of blocks in order of use.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smetric_model.routing.policy import Loads, RoutingRequest, TieState
+from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
+
+if TYPE_CHECKING:
+    from smetric_model.simulate.inputs import Fabric, Window
+
+__all__ = ["run"]
+
+#: Kinds of events, in the order in which they are handled at one tick.
+STEP, LINK, FETCHED, ARRIVAL, READY = range(5)
+
+
+def run(inputs: Inputs) -> Replay:
+    """Simulate.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        From :func:`smetric_model.simulate.prepare.prepare`.
+
+    Returns
+    -------
+    Replay
+    """
+    return _Cluster(inputs).run()
+
+
+class _Cache:
+    """KV of one instance: blocks in order of use, and private KV of running requests [tokens]."""
+
+    def __init__(self, pool_tokens: int, block_tokens: int):
+        self.changes: list[tuple[int, bool]] = []  # blocks that came and went, for the routers
+        self.free = pool_tokens
+        self.block_tokens = block_tokens
+        self.cached: set[int] = set()
+        self.pins: Counter[int] = Counter()
+        self.unused: OrderedDict[int, None] = OrderedDict()  # cached, not pinned; oldest first
+        self.evicted = 0
+
+    def hit(self, path: list[int]) -> int:
+        """Blocks of the path that are cached, from its beginning."""
+        return _leading(path, self.cached)
+
+    @property
+    def evictable(self) -> int:
+        return len(self.unused) * self.block_tokens
+
+    def admit(self, path: list[int], need: int) -> bool:
+        """Pin the path and reserve ``need`` tokens; change nothing if they do not fit."""
+        own = sum(block in self.unused for block in path) * self.block_tokens
+        if need > self.free + self.evictable - own:
+            return False
+        for block in path:
+            self.pins[block] += 1
+            self.unused.pop(block, None)
+        while self.free < need:
+            block, _ = self.unused.popitem(last=False)
+            self.cached.remove(block)
+            self.changes.append((block, False))
+            self.free += self.block_tokens
+            self.evicted += 1
+        self.free -= need
+        return True
+
+    def insert(self, path: list[int]) -> int:
+        """Make computed blocks reusable; returns those that were not there yet."""
+        new = [block for block in path if block not in self.cached]
+        self.cached.update(new)
+        self.changes += [(block, True) for block in new]
+        return len(new)
+
+    def release(self, path: list[int], private: int) -> None:
+        """Give back a completed request's KV: its blocks stay, the last one the oldest."""
+        self.free += private
+        for block in reversed(path):
+            self.pins[block] -= 1
+            if not self.pins[block]:
+                del self.pins[block]
+                self.unused[block] = None
+
+
+class _GlobalTier:
+    """The store that all instances share: blocks, oldest first."""
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.blocks: OrderedDict[int, None] = OrderedDict()
+
+    def hit(self, path: list[int]) -> int:
+        return _leading(path, self.blocks)
+
+    def touch(self, path: list[int]) -> None:
+        for block in reversed(path):
+            self.blocks.move_to_end(block)
+
+    def write(self, path: list[int]) -> int:
+        """Write what is missing, touch everything; returns the blocks written."""
+        missing = [block for block in path if block not in self.blocks]
+        self.blocks.update(dict.fromkeys(missing))
+        self.touch(path)
+        while len(self.blocks) > self.capacity:
+            self.blocks.popitem(last=False)
+        return len(missing)
+
+
+class _Sharing:
+    """Transfers that share one rate equally: each has had ``served`` bytes since this began."""
+
+    def __init__(self) -> None:
+        self.served = 0.0
+        self.rate = 0.0
+        self.flows: list[tuple[float, int]] = []  # (served when done, request), a heap
+
+    def add(self, work: float, request: int) -> None:
+        if not self.flows:
+            self.served = 0.0
+        heapq.heappush(self.flows, (self.served + work, request))
+
+    def pop(self) -> int:
+        finish, request = heapq.heappop(self.flows)
+        self.served = max(self.served, finish)
+        return request
+
+    def ticks_left(self) -> int:
+        left = (self.flows[0][0] - self.served) / self.rate
+        return max(0, math.ceil(left * 1e12))
+
+
+class _Nics:
+    """All nodes' network interfaces: reads of and writes by each node's instances."""
+
+    def __init__(self, fabric: Fabric, window: Window):
+        self.fabric, self.window = fabric, window
+        self.reads = [_Sharing() for _ in range(fabric.nodes)]
+        self.writes = [_Sharing() for _ in range(fabric.nodes)]
+        self.now = 0
+        self.work = 0.0
+
+    @property
+    def classes(self) -> list[_Sharing]:
+        return [
+            kind[node] for node in range(self.fabric.nodes) for kind in (self.reads, self.writes)
+        ]
+
+    def advance(self, now: int) -> None:
+        seconds = (now - self.now) * 1e-12
+        inside = _overlap(self.window, self.now, now) * 1e-12
+        for sharing in self.classes:
+            if sharing.flows:
+                sharing.served += sharing.rate * seconds
+                self.work += len(sharing.flows) * sharing.rate * inside
+        self.now = now
+
+    def set_rates(self) -> None:
+        for node in range(self.fabric.nodes):
+            self.reads[node].rate = self.rate(node, 0, 0)
+            self.writes[node].rate = self.rate(node, 1, 0)
+
+    def rate(self, node: int, writing: int, more: int) -> float:
+        """Rate of one read (or write) of a node, with ``more`` reads of it than there are."""
+        fabric = self.fabric
+        reads = [float(len(sharing.flows)) for sharing in self.reads]
+        writes = [float(len(sharing.flows)) for sharing in self.writes]
+        reads[node] += more
+        here, there = (writes, reads) if writing else (reads, writes)
+        others = fabric.nodes - 1
+        # a transfer uses its own node's link whole, and an equal part of each other node's
+        own = here[node] + (sum(there) - there[node]) / others
+        far = max(
+            (there[m] + (sum(here) - here[m]) / others for m in range(fabric.nodes) if m != node),
+            default=0.0,
+        )
+        busiest = max(own, far)
+        if busiest == 0.0:
+            return fabric.flow_nic_bytes_per_s
+        return min(fabric.flow_nic_bytes_per_s, fabric.node_nic_bytes_per_s / busiest)
+
+    def next_event(self) -> tuple[int, int] | None:
+        """Ticks until the next transfer is done, and its class."""
+        left = [
+            (sharing.ticks_left(), k) for k, sharing in enumerate(self.classes) if sharing.flows
+        ]
+        return min(left, default=None)
+
+
+class _Instance:
+    def __init__(self, inputs: Inputs):
+        engine = inputs.engine
+        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens)
+        self.waiting: deque[int] = deque()
+        self.prefilling: list[int] = []  # in order of admission, those that fetch included
+        self.fetching: set[int] = set()
+        self.decoding: list[int] = []
+        self.chunks: list[tuple[int, int]] = []  # of the step under way
+        self.step_start = -1  # −1: no step under way
+        self.pcie = _Sharing()
+        self.pcie_now = 0
+        self.pcie_version = 0
+        self.held = 0
+        self.held_since = 0
+
+    def computing(self) -> bool:
+        return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
+
+
+def _leading(path: list[int], blocks: Container[int]) -> int:
+    """Return how many of the first blocks of a path are there, without a gap."""
+    return next((k for k, block in enumerate(path) if block not in blocks), len(path))
+
+
+def _overlap(window: Window, start: int, end: int) -> int:
+    return max(0, min(end, window.end) - max(start, window.start))
+
+
+class _Router:
+    """What one router replica sees: loads, and (where the index is not exact) cached blocks."""
+
+    def __init__(self, instances: int, seed: int):
+        self.loads = [0] * instances
+        self.unprefilled = [0] * instances
+        self.blocks: list[set[int]] = [set() for _ in range(instances)]
+        self.ties = TieState(random_state=seed)
+
+
+class _Cluster:
+    def __init__(self, inputs: Inputs):
+        self.inputs = inputs
+        fabric, nodes = inputs.fabric, inputs.nodes
+        self.out = Replay.empty(inputs)
+        self.instances = [_Instance(inputs) for _ in range(fabric.instances)]
+        self.global_tier = _GlobalTier(fabric.global_blocks)
+        self.nics = _Nics(fabric, inputs.window)
+        self.nic_version = 0
+        self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
+        self.routers = [
+            _Router(fabric.instances, inputs.seed + k) for k in range(inputs.signals.replicas)
+        ]
+        self.replica = [0] * inputs.requests.turn.size
+        # changes that the routers have not seen yet: of loads, and of caches
+        self.load_log: deque[tuple[int, int, int, int, int]] = deque()
+        self.index_log: deque[tuple[int, int, int, bool]] = deque()
+        self.keys = np.arange(fabric.instances, dtype=np.uint64)
+        self.pending = 0  # requests of the window that are not done
+        self.order: list[int] = []
+        # blocks by number: a node's blocks follow each other
+        self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
+        n = inputs.requests.turn.size
+        self.todo = [0] * n  # prompt tokens left to compute
+        self.at = [0] * n  # prompt tokens in the cache
+        self.made = [0] * n  # output tokens
+        self.private = [0] * n
+        self.legs = [0] * n  # transfers of its fetch that are under way
+        self.counts: Counter[str] = Counter()
+
+    def path(self, request: int) -> list[int]:
+        """Block numbers of the request's cacheable blocks."""
+        nodes, depth = self.inputs.nodes, int(self.inputs.nodes.blocks[request])
+        return [
+            int(self.first_block[node]) + k
+            for node in nodes.path(request)
+            for k in range(min(int(nodes.end[node]), depth) - int(nodes.start[node]))
+        ]
+
+    def push(self, tick: int, kind: int, index: int, version: int = 0) -> None:
+        heapq.heappush(self.events, (tick, kind, index, version))
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def run(self) -> Replay:
+        window, out = self.inputs.window, self.out
+        for request, tick in enumerate(self.inputs.requests.arrival_tick.tolist()):
+            if tick >= 0:
+                self.push(tick, ARRIVAL, request)
+        now = 0
+        while self.events:
+            tick, kind, index, version = heapq.heappop(self.events)
+            if kind == LINK and version != self.link_version(index):
+                continue  # the rates have changed since
+            if tick >= window.end and not self.pending:
+                now = max(now, window.end)
+                break
+            if tick > window.drain_end:
+                now = window.drain_end
+                break
+            now = tick
+            self.counts["events"] += 1
+            if kind == STEP:
+                self.end_step(index, now)
+            elif kind == LINK:
+                self.on_link(index, now)
+            elif kind == FETCHED:
+                out.fetch_done[index] = now
+                instance = self.instances[out.instance[index]]
+                instance.fetching.remove(index)
+                if instance.step_start < 0:
+                    self.begin_step(int(out.instance[index]), now)
+            elif kind == ARRIVAL:
+                self.on_arrival(index, now)
+            else:
+                out.ready[index] = now
+                chosen = int(out.instance[index])
+                if self.inputs.signals.scraped:
+                    self.change_load(index, now, 1, int(out.charge[index]))
+                self.instances[chosen].waiting.append(index)
+                if self.instances[chosen].step_start < 0:
+                    self.begin_step(chosen, now)
+        return self.finish(now)
+
+    def on_arrival(self, request: int, now: int) -> None:
+        data, out = self.inputs.requests, self.out
+        out.arrival[request] = now
+        signals = self.inputs.signals
+        replica = len(self.order) % signals.replicas
+        router = self.routers[replica]
+        self.order.append(request)
+        if data.unservable[request]:
+            self.next_turn(request, now)
+            return
+        self.pending += self.in_window(request)
+        prompt = int(data.prompt_tokens[request])
+        path = self.path(request)
+        block = self.inputs.engine.cache_block_tokens
+        self.catch_up(now)
+        seen = [i.cache.cached for i in self.instances]
+        if signals.hit_index == DELAYED:
+            seen = self.routers[0].blocks
+        elif signals.hit_index == BLIND:
+            seen = router.blocks
+        hits = np.array([_leading(path, blocks) * block for blocks in seen], dtype=np.int64)
+        counters = self.routers[0] if signals.scraped else router
+        decision = self.inputs.policy.choose(
+            RoutingRequest(
+                prompt,
+                int(data.turn[request]),
+                int(data.est_hit_tokens[request]),
+                int(data.session_key[request]),
+            ),
+            hits,
+            Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled),
+            router.ties,
+            instance_keys=self.keys,
+        )
+        router.ties = decision.ties
+        out.instance[request] = decision.instance
+        out.reason[request] = int(decision.reason)
+        out.charge[request] = prompt - hits[decision.instance]
+        self.replica[request] = 0 if signals.scraped else replica
+        if not signals.scraped:
+            self.change_load(request, now, 1, int(out.charge[request]))
+        if signals.hit_index == BLIND:
+            router.blocks[decision.instance].update(path)
+        self.push(now + int(data.host_ticks[request]), READY, request)
+
+    def in_window(self, request: int) -> bool:
+        window = self.inputs.window
+        return bool(window.start <= self.out.arrival[request] < window.end)
+
+    def next_turn(self, request: int, now: int) -> None:
+        data = self.inputs.requests
+        following = int(data.following[request])
+        if following >= 0 and data.arrival_tick[following] < 0:
+            self.push(now + int(data.think_ticks[following]), ARRIVAL, following)
+
+    # --- what the routers see ---------------------------------------------------------------------
+
+    def change_load(self, request: int, now: int, requests: int, tokens: int) -> None:
+        instance = int(self.out.instance[request])
+        self.load_log.append((now, self.replica[request], instance, requests, tokens))
+
+    def catch_up(self, now: int) -> None:
+        """Let the routers see what was ``load_age_ticks`` and ``index_age_ticks`` ago."""
+        signals = self.inputs.signals
+        while self.load_log and self.load_log[0][0] <= now - signals.load_age_ticks:
+            _, replica, instance, requests, tokens = self.load_log.popleft()
+            self.routers[replica].loads[instance] += requests
+            self.routers[replica].unprefilled[instance] += tokens
+        while self.index_log and self.index_log[0][0] <= now - signals.index_age_ticks:
+            _, instance, block, present = self.index_log.popleft()
+            if signals.hit_index == DELAYED:
+                known = self.routers[0].blocks[instance]
+                (known.add if present else known.discard)(block)
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def begin_step(self, index: int, now: int) -> None:
+        """Schedule a step on an instance that runs none."""
+        engine, instance = self.inputs.engine, self.instances[index]
+        budget = engine.token_budget - len(instance.decoding)
+        chunks = []
+        for request in instance.prefilling:
+            if request not in instance.fetching and budget > 0:
+                chunks.append((request, min(self.todo[request], budget)))
+                budget -= chunks[-1][1]
+        while (
+            budget > 0
+            and instance.waiting
+            and len(instance.prefilling) + len(instance.decoding) < engine.max_running_requests
+        ):
+            request = instance.waiting[0]
+            if not self.admit(index, request, now):
+                break
+            instance.waiting.popleft()
+            instance.prefilling.append(request)
+            if request not in instance.fetching:
+                chunks.append((request, min(self.todo[request], budget)))
+                budget -= chunks[-1][1]
+        self.account(index, now)
+        self.index_log += [(now, index, *change) for change in instance.cache.changes]
+        instance.cache.changes.clear()
+        stalled = self.inputs.fabric.stall and instance.fetching
+        if stalled or not (chunks or instance.decoding):
+            return
+        instance.chunks = chunks
+        instance.step_start = now
+        for request, _ in chunks:
+            if self.out.first_step[request] < 0:
+                self.out.first_step[request] = now
+        self.push(now + self.duration(instance), STEP, index)
+
+    def duration(self, instance: _Instance) -> int:
+        data = self.inputs.requests
+        batch = len(instance.decoding)
+        context = sum(int(data.prompt_tokens[r]) + self.made[r] for r in instance.decoding)
+        if not instance.chunks:
+            tables = self.inputs.decode
+            return int(
+                run_ticks(
+                    tables.base[batch],
+                    tables.per_token[batch],
+                    tables.least[batch],
+                    batch,
+                    context,
+                    1,
+                )
+            )
+        tokens = pairs = keys = 0.0
+        sampled = float(batch)
+        for request, chunk in instance.chunks:
+            cached = float(self.at[request])
+            tokens += chunk
+            pairs += chunk * (cached + 0.5 * chunk)
+            keys += cached + chunk
+            sampled += chunk == self.todo[request]
+        return int(
+            step_ticks(
+                self.inputs.model, tokens, pairs, keys, float(batch), float(context), sampled
+            )
+        )
+
+    def end_step(self, index: int, now: int) -> None:
+        instance, out = self.instances[index], self.out
+        out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        self.counts["steps"] += 1
+        chunks, instance.chunks, instance.step_start = instance.chunks, [], -1
+        for request in list(instance.decoding):
+            self.made[request] += 1
+            self.credit(out.generated_tokens, index, now, 1)
+            if self.made[request] == self.inputs.requests.output_tokens[request]:
+                instance.decoding.remove(request)
+                self.complete(index, request, now)
+        for request, chunk in chunks:
+            self.todo[request] -= chunk
+            self.at[request] += chunk
+            if self.todo[request] == 0:
+                instance.prefilling.remove(request)
+                self.prefilled(index, request, now)
+        self.begin_step(index, now)
+
+    def prefilled(self, index: int, request: int, now: int) -> None:
+        """Sample the first token, make the prompt's blocks reusable."""
+        data, out, instance = self.inputs.requests, self.out, self.instances[index]
+        out.first_token[request] = now
+        reused = int(out.local_tokens[request] + out.fetched_tokens[request])
+        self.credit(out.reused_tokens, index, now, reused)
+        self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+        self.credit(out.generated_tokens, index, now, 1)
+        self.change_load(request, now, 0, -int(out.charge[request]))
+        path = self.path(request)
+        block = self.inputs.engine.cache_block_tokens
+        self.private[request] -= instance.cache.insert(path) * block
+        self.made[request] = 1
+        single = data.output_tokens[request] == 1
+        if not single:
+            instance.decoding.append(request)
+        if self.global_tier.capacity:
+            written = self.global_tier.write(path)
+            if written and self.inputs.fabric.nodes > 1:
+                work = self.nic_work(written * block, instance.computing())
+                self.start_nic(2 * self.node(index) + 1, work, request, now)
+        if single:
+            self.complete(index, request, now)
+
+    def complete(self, index: int, request: int, now: int) -> None:
+        instance = self.instances[index]
+        self.out.done[request] = now
+        instance.cache.release(self.path(request), self.private[request])
+        self.change_load(request, now, -1, 0)
+        self.pending -= self.in_window(request)
+        self.next_turn(request, now)
+
+    # --- KV -------------------------------------------------------------------------------------
+
+    def admit(self, index: int, request: int, now: int) -> bool:
+        engine, data, out = self.inputs.engine, self.inputs.requests, self.out
+        instance = self.instances[index]
+        path = self.path(request)
+        prompt = int(data.prompt_tokens[request])
+        held = instance.cache.hit(path)
+        total = prompt + int(data.output_tokens[request])
+        blocks = -(-total // engine.block_tokens)
+        need = blocks * engine.block_tokens - held * engine.cache_block_tokens
+        if not instance.cache.admit(path, need + engine.fixed_state_tokens):
+            return False
+        self.private[request] = need + engine.fixed_state_tokens
+        out.admitted[request] = now
+        local = self.usable(held, prompt)
+        fetched = 0
+        stored = self.global_tier.hit(path)
+        if stored > held:
+            fetched = self.usable(stored, prompt) - local
+        if fetched and self.start_fetch(index, request, local, fetched, now):
+            self.global_tier.touch(path[:stored])
+            instance.fetching.add(request)
+        else:
+            fetched = 0
+        out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        self.at[request] = local + fetched
+        self.todo[request] = prompt - local - fetched
+        return True
+
+    def usable(self, blocks: int, prompt: int) -> int:
+        """Tokens that a hit saves: whole engine blocks, and a token is left to compute."""
+        engine = self.inputs.engine
+        tokens = min(blocks * engine.cache_block_tokens, prompt - 1)
+        return tokens // engine.block_tokens * engine.block_tokens
+
+    def account(self, index: int, now: int) -> None:
+        """Add up the KV of running requests over time, when it has changed."""
+        instance = self.instances[index]
+        held = self.inputs.engine.pool_tokens - instance.cache.free - instance.cache.evictable
+        if held != instance.held:
+            self.add_held(index, now)
+            instance.held, instance.held_since = held, now
+
+    def add_held(self, index: int, now: int) -> None:
+        instance = self.instances[index]
+        inside = _overlap(self.inputs.window, instance.held_since, now)
+        self.out.held_token_ticks[index] += float(instance.held) * float(inside)
+
+    # --- links ----------------------------------------------------------------------------------
+
+    def node(self, index: int) -> int:
+        return index // self.inputs.fabric.instances_per_node
+
+    def nic_work(self, tokens: int, busy: bool) -> float:
+        fabric = self.inputs.fabric
+        size = -(-tokens // self.inputs.engine.block_tokens)
+        return float((fabric.nic_work_busy if busy else fabric.nic_work_idle)[size])
+
+    def start_fetch(self, index: int, request: int, local: int, fetched: int, now: int) -> bool:
+        """Start a fetch, unless computing is faster."""
+        fabric, instance = self.inputs.fabric, self.instances[index]
+        work = self.nic_work(fetched, instance.computing()) if fabric.nodes > 1 else 0.0
+        size = fetched / self.inputs.engine.block_tokens * fabric.block_bytes
+        if fabric.recompute_if_faster:
+            share = fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1)
+            seconds = size / share
+            if work > 0.0:
+                seconds = max(seconds, work / self.nics.rate(self.node(index), 0, 1))
+            recompute = prefill_ticks(
+                self.inputs.model, fetched, local, self.inputs.engine.token_budget
+            )
+            if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
+                return False
+        self.out.fetch_start[request] = now
+        self.legs[request] = 1
+        self.advance_pcie(index, now)
+        instance.pcie.add(size, request)
+        self.schedule_pcie(index, now)
+        if work > 0.0:
+            self.legs[request] = 2
+            self.start_nic(2 * self.node(index), work, request, now)
+        return True
+
+    def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
+        self.nics.advance(now)
+        self.nics.classes[kind].add(work, request)
+        self.schedule_nics(now)
+
+    def schedule_nics(self, now: int) -> None:
+        self.nics.set_rates()
+        self.nic_version += 1
+        following = self.nics.next_event()
+        if following is not None:
+            self.push(now + following[0], LINK, following[1], self.nic_version)
+
+    def advance_pcie(self, index: int, now: int) -> None:
+        instance = self.instances[index]
+        if instance.pcie.flows:
+            rate = instance.pcie.rate
+            instance.pcie.served += rate * ((now - instance.pcie_now) * 1e-12)
+            inside = _overlap(self.inputs.window, instance.pcie_now, now) * 1e-12
+            self.out.pcie_bytes[index] += len(instance.pcie.flows) * rate * inside
+        instance.pcie_now = now
+
+    def schedule_pcie(self, index: int, now: int) -> None:
+        instance = self.instances[index]
+        instance.pcie_version += 1
+        if instance.pcie.flows:
+            instance.pcie.rate = self.inputs.fabric.pcie_bytes_per_s / len(instance.pcie.flows)
+            tick = now + instance.pcie.ticks_left()
+            self.push(tick, LINK, 2 * self.inputs.fabric.nodes + index, instance.pcie_version)
+
+    def link_version(self, index: int) -> int:
+        nics = 2 * self.inputs.fabric.nodes
+        return self.nic_version if index < nics else self.instances[index - nics].pcie_version
+
+    def on_link(self, index: int, now: int) -> None:
+        nics = 2 * self.inputs.fabric.nodes
+        if index < nics:
+            self.nics.advance(now)
+            request = self.nics.classes[index].pop()
+            self.schedule_nics(now)
+            if index % 2:
+                return  # a write: nobody waits for it
+        else:
+            instance = self.instances[index - nics]
+            self.advance_pcie(index - nics, now)
+            request = instance.pcie.pop()
+            self.schedule_pcie(index - nics, now)
+        self.legs[request] -= 1
+        if not self.legs[request]:
+            self.push(now + self.inputs.fabric.fixed_fetch_ticks, FETCHED, request)
+
+    # --- results --------------------------------------------------------------------------------
+
+    def credit(self, table: np.ndarray, index: int, now: int, tokens: int) -> None:
+        window = self.inputs.window
+        if window.start <= now < window.end:
+            table[index, (now - window.start) // window.bin_ticks] += tokens
+
+    def finish(self, now: int) -> Replay:
+        out, nodes = self.out, self.inputs.nodes
+        if self.inputs.fabric.nodes > 1:
+            self.nics.advance(now)
+        out.nic_work_bytes = self.nics.work
+        for index, instance in enumerate(self.instances):
+            self.add_held(index, now)
+            self.advance_pcie(index, now)
+            if instance.step_start >= 0:
+                out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        out.order = np.array(self.order, dtype=np.int64)
+        starts, size = self.first_block, nodes.parent.size
+
+        def per_node(blocks: set[int] | OrderedDict[int, None]) -> np.ndarray:
+            at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
+            return np.bincount(at, minlength=size).astype(np.int64)
+
+        out.held_blocks = np.stack([per_node(i.cache.cached) for i in self.instances], axis=1)
+        out.global_held_blocks = per_node(self.global_tier.blocks)
+        self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
+        out.counts = {"steps": 0, **self.counts}
+        out.end_tick = now
+        return out

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+MAIN = "from smetric_model.cli import main; main()"
+FIXED = [
+    *("--instances", "2", "--policy", "round-robin", "--global-tier-gb-per-node", "0"),
+    *("--prompt-tokens", "5000", "--output-tokens", "1000", "--requests", "100", "--rate", "10"),
+]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from smetric_model.cli import main; main()",
+            "simulate",
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_fixed_load_is_the_same_in_every_process() -> None:
+    one, two = run(*FIXED, "--json"), run(*FIXED, "--json")
+    assert one.returncode == 0, one.stderr
+    assert one.stdout == two.stdout
+    outcome = json.loads(one.stdout)
+    assert outcome["requests"] == 100
+    assert outcome["recomputed_ratio"] == 1.0
+
+
+def test_tables_for_people_and_files(tmp_path) -> None:
+    import pandas as pd
+
+    done = run(*FIXED, "--out", str(tmp_path / "out"), "--check")
+    assert done.returncode == 0, done.stderr
+    assert "Tokens/s of the cluster" in done.stdout
+    assert len(pd.read_parquet(tmp_path / "out" / "requests.parquet")) == 100
+    assert len(pd.read_parquet(tmp_path / "out" / "instances.parquet")) == 2
+    series = pd.read_parquet(tmp_path / "out" / "series.parquet")
+    assert set(series["instance"]) == {0, 1}
+
+
+def test_scenario_file_with_options(tmp_path, small_trace) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(
+        f'[workload]\ntrace = "{small_trace}"\nrate_rps = "trace"\nwindow_s = 100.0\n'
+        "warmup_s = 10.0\n[cluster]\ninstances = 2\n"
+    )
+    done = run(str(path), "--policy", "lmetric", "--seed", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert (outcome["policy"], outcome["seed"], outcome["verb"]) == ("lmetric", 3, "simulate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policy", "best"), "router.policy"),
+        (("--prompt-tokens", "5"), "--rate"),
+        (("--tp", "3"), "tp = 3"),
+        (("missing.toml",), "missing.toml"),
+        (("--preset", "nonsense"), "nonsense"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words) -> None:
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,149 @@
+"""Small random clusters and workloads that collide: tiny pools, shared prefixes, slow links."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smetric_model.analytic.demand import instance_of
+from smetric_model.analytic.step_model import step_model
+from smetric_model.routing.registry import POLICIES, make_policy
+from smetric_model.scenario import Scenario
+from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.nodes import split_nodes
+from smetric_model.simulate.steps import decode_tables, to_ticks
+from smetric_model.workload.prefix_tree import PrefixTreeBuilder
+
+MODELS = {
+    mode: step_model(instance_of(Scenario(engine={"mode": mode}))) for mode in ("graph", "eager")
+}
+
+
+def random_paths(rng, sessions, block_tokens):
+    """Turns of sessions: shared system prompts, growth, and now and then a rewind or a fork."""
+    rows = []  # (session, turn, blocks, prompt tokens)
+    fresh = iter(range(1000, 10**9))
+    systems = [[next(fresh) for _ in range(rng.integers(1, 4))] for _ in range(2)]
+    histories: list[list[int]] = []
+    for session in range(sessions):
+        history = list(systems[rng.integers(2)]) if rng.random() < 0.8 else []
+        if histories and rng.random() < 0.15:
+            other = histories[rng.integers(len(histories))]
+            history = other[: rng.integers(len(other) + 1)]
+        for turn in range(rng.integers(1, 6)):
+            if turn and rng.random() < 0.15:
+                history = history[: rng.integers(len(history) + 1)]
+            if not (turn and rng.random() < 0.1):  # else the same prompt again
+                history = history + [next(fresh) for _ in range(rng.integers(0, 6))]
+            part = int(rng.integers(0, block_tokens)) if rng.random() < 0.7 else 0
+            path = history + ([next(fresh)] if part else [])
+            prompt = max(1, len(history) * block_tokens + part)
+            rows.append((session, turn, path, prompt))
+        histories.append(history)
+    return rows
+
+
+def random_inputs(seed: int) -> Inputs:
+    rng = np.random.default_rng(seed)
+    engine_block = int(rng.choice([4, 16]))
+    block = engine_block * int(rng.choice([1, 2, 4]))
+    closed = bool(rng.random() < 0.6)
+    rows = random_paths(rng, int(rng.integers(1, 12)), block)
+    span = float(rng.choice([0.0, 0.5, 5.0]))
+    starts = np.round(rng.random(1 + max(row[0] for row in rows)) * span, 3)
+    arrival = np.array([starts[s] + 0.4 * t * rng.random() for s, t, _, _ in rows])
+    for k in range(1, len(rows)):
+        if rows[k][0] == rows[k - 1][0]:
+            arrival[k] = max(arrival[k], arrival[k - 1])
+    order = np.argsort(arrival, kind="stable")
+    rows, arrival = [rows[k] for k in order], arrival[order]
+    n = len(rows)
+    builder = PrefixTreeBuilder()
+    root = builder.root(None)
+    for _, _, path, _ in rows:
+        builder.add_ids([root], np.array(path, dtype=np.int64), [0, len(path)])
+    session = np.array([row[0] for row in rows])
+    prompt = np.array([row[3] for row in rows])
+    output = rng.integers(1, 40, n)
+    previous, following, last = np.full(n, -1), np.full(n, -1), {}
+    for k in range(n):
+        if session[k] in last:
+            previous[k] = last[session[k]]
+            following[previous[k]] = k
+        last[session[k]] = k
+    before = np.maximum(previous, 0)
+    longest = int(np.max(prompt + output)) + engine_block
+    pool = int(longest * rng.choice([1.0, 1.5, 4.0])) // engine_block * engine_block
+    state = int(rng.choice([0, 0, 7]))
+    pool += engine_block + state
+    unservable = (rng.random(n) < 0.05).astype(np.int64)
+    blocks = np.where(unservable > 0, 0, np.minimum([len(row[2]) for row in rows], prompt // block))
+    nodes = split_nodes(builder.build(), blocks, session, in_order=closed)
+    model = MODELS["graph" if rng.random() < 0.5 else "eager"]
+    per_node = int(rng.integers(1, 4))
+    instances = int(rng.integers(1, 6))
+    fabric_nodes = -(-instances // per_node)
+    size = np.arange(longest // engine_block + 2, dtype=float)
+    block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
+    running = int(rng.choice([2, 4, 64]))
+    policy = rng.choice(list(POLICIES))
+    settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
+    warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
+    return Inputs(
+        requests=Requests(
+            arrival_tick=np.where((previous >= 0) & closed, -1, to_ticks(arrival)),
+            think_ticks=to_ticks(np.round(rng.random(n) * rng.choice([0.0, 0.2]), 2)),
+            previous=previous,
+            following=following,
+            turn=np.array([row[1] for row in rows]),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            est_hit_tokens=np.where(
+                previous >= 0, np.minimum(prompt[before] + output[before], prompt), 0
+            ),
+            session_key=session.astype(np.uint64),
+            host_ticks=to_ticks(rng.choice([0.0, 0.01]) + 1e-6 * prompt),
+            unservable=unservable,
+        ),
+        nodes=nodes,
+        engine=Engine(
+            pool_tokens=pool,
+            fixed_state_tokens=state,
+            token_budget=int(rng.choice([3, 32, 8192])),
+            max_running_requests=running,
+            block_tokens=engine_block,
+            cache_block_tokens=block,
+        ),
+        fabric=Fabric(
+            instances=instances,
+            instances_per_node=per_node,
+            nodes=fabric_nodes,
+            node_nic_bytes_per_s=float(rng.choice([1.0, 2.0])) * 25e9,
+            flow_nic_bytes_per_s=25e9,
+            pcie_bytes_per_s=54e9,
+            block_bytes=block_bytes,
+            nic_work_idle=size * block_bytes * 1.7 * (fabric_nodes - 1) / fabric_nodes,
+            nic_work_busy=size * block_bytes * 3.1 * (fabric_nodes - 1) / fabric_nodes,
+            fixed_fetch_ticks=int(rng.choice([0, 10**9])),
+            global_blocks=int(rng.choice([0, 5, 40, 10_000])),
+            stall=int(rng.random() < 0.3),
+            recompute_if_faster=int(rng.random() < 0.4),
+        ),
+        window=Window(
+            start=to_ticks(warmup),
+            end=to_ticks(warmup + window),
+            drain_end=to_ticks(warmup + window + float(rng.choice([0.2, 600.0]))),
+            bin_ticks=to_ticks(float(rng.choice([0.05, 0.4, 30.0]))),
+            bins=int(np.ceil(window / 0.05)),
+        ),
+        model=model,
+        decode=decode_tables(model, running),
+        policy=make_policy(str(policy), settings),
+        seed=int(rng.integers(100)),
+        signals=Signals(
+            replicas=int(rng.choice([1, 1, 3])),
+            hit_index=int(rng.integers(3)),
+            index_age_ticks=to_ticks(float(rng.choice([0.0, 0.3]))),
+            scraped=int(rng.random() < 0.3),
+            load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
+        ),
+    )
