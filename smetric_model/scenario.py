@@ -220,7 +220,7 @@ class Scenario(Spec):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def trace_path(self) -> Path:
-        """Where the trace file lies.
+        """Where the trace file, or the folder of its files, lies.
 
         Returns
         -------
@@ -235,9 +235,10 @@ class Scenario(Spec):
         """
         if self.workload.trace is None:
             raise SpecError(
-                f"workload.preset = {self.workload.preset!r}: a preset has no trace file"
+                f"workload.preset = {self.workload.preset!r}: a preset has no trace file, and is "
+                "not drawn yet; give workload.trace"
             )
-        return self._find("workload.trace", self.workload.trace)
+        return self._find("workload.trace", self.workload.trace, folder_too=True)
 
     def llm_config_path(self) -> Path | None:
         """Where the model's ``config.json`` lies, if ``llm.name`` is a path.
@@ -257,14 +258,15 @@ class Scenario(Spec):
             return None
         return self._find("llm.name", self.llm.name)
 
-    def _find(self, key: str, written: str) -> Path:
+    def _find(self, key: str, written: str, folder_too: bool = False) -> Path:
         path = Path(written).expanduser()
         data = data_dir()
         # "data/traces/x" as a checkout has it, and "traces/x", below the package's data.
         folders = [self._folder or Path.cwd(), data.parent, data]
         candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
         for candidate in candidates:
-            if candidate.is_file():
+            if candidate.is_file() or (folder_too and candidate.is_dir()):
                 return candidate
         looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
-        raise SpecError(f"{key} = {written!r}: no such file; looked for {looked}")
+        kind = "file or folder" if folder_too else "file"
+        raise SpecError(f"{key} = {written!r}: no such {kind}; looked for {looked}")

@@ -463,7 +463,9 @@ def test_traces_are_found_beside_the_file_then_in_the_data(
     with pytest.raises(SpecError) as caught:
         missing.trace_path()
     message = str(caught.value)
-    assert message.startswith("workload.trace = 'data/none.parquet': no such file; looked for ")
+    assert message.startswith(
+        "workload.trace = 'data/none.parquet': no such file or folder; looked for "
+    )
     assert str(folder.resolve() / "data" / "none.parquet") in message
     assert str(data_dir().parent / "data" / "none.parquet") in message
 

@@ -146,6 +146,7 @@ class ColocatedInstance:
             (mix.output_tokens * (mix.prompt_tokens + 0.5 * mix.output_tokens)).sum()
             / mix.output_tokens.sum()
         )
+        self._laws: dict[float, BatchLaw] = {}
         self.fits_ratio, self.mean_resident_tokens = self._fits()
         self.batches = np.cumsum(self.fits_ratio)
         self.max_batch = float(self.batches[-1])
@@ -315,12 +316,11 @@ class ColocatedInstance:
             raise UnstableError(
                 f"{rate_rps:.4g} requests/s; an instance bears {self.stability_rps:.4g}", "engine"
             )
-        beside = 0.0
-        law = None
-        for _ in range(2):
-            law = self._batch_law(rate_rps, beside)
-            beside = max(law.mean_running - 1.0, 0.0)
-        assert law is not None
+        law = self._laws.get(rate_rps)
+        if law is None:
+            law = self._batch_law(rate_rps, 0.0)
+            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0))
+            self._laws[rate_rps] = law
         return law
 
     def _batch_law(self, rate_rps: float, beside: float) -> BatchLaw:

@@ -7,6 +7,7 @@ arrival interrupts decode for one busy period.
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -122,6 +123,25 @@ def bursty_queue(
     return weights, burst_rate_rps * weights
 
 
+@numba.njit(cache=True)
+def _series(
+    coefficients: NDArray[np.float64], powers: NDArray[np.int64], x: NDArray[np.complex128]
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
+    """Sum of ``c x^k`` and of ``k c x^k`` over ascending powers ``k``, at each ``x``."""
+    value = np.zeros(x.size, np.complex128)
+    weighted = np.zeros(x.size, np.complex128)
+    for i in range(x.size):
+        power, reached = 1.0 + 0.0j, 0
+        for j in range(powers.size):
+            while reached < powers[j]:
+                power *= x[i]
+                reached += 1
+            term = coefficients[j] * power
+            value[i] += term
+            weighted[i] += powers[j] * term
+    return value, weighted
+
+
 class BusyPeriods:
     r"""Busy periods of M/G/1 on a grid, and the time by which they delay an interrupted task.
 
@@ -161,19 +181,19 @@ class BusyPeriods:
         pmf = np.bincount(low, share * (1 - (position - low)), minlength=half + 2)
         pmf += np.bincount(low + 1, share * (position - low), minlength=half + 2)
         places = np.flatnonzero(pmf)
-        pmf = pmf[places]
+        mass = np.asarray(pmf[places], dtype=float)
         radius = 10.0 ** (-8.0 / points)
         self._damping = radius ** np.arange(half)
         log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
         per_step = rate_rps * self.step_s
         busy = np.zeros(half + 1, dtype=complex)
         for turn in range(40):
-            terms = pmf * np.exp((log_z - per_step * (1.0 - busy))[:, None] * places)
-            error = busy - terms.sum(axis=1)
+            value, weighted = _series(mass, places, np.exp(log_z - per_step * (1.0 - busy)))
+            error = busy - value
             if np.abs(error).max() < 1e-8:
                 break
             # plain iteration contracts and keeps inside the unit circle; Newton finishes
-            slope = 1.0 - per_step * (terms @ places) if turn >= 2 else 1.0
+            slope = 1.0 - per_step * weighted if turn >= 2 else 1.0
             busy = busy - error / slope
         self._busy = busy
 

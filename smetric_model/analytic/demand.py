@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Demand", "cluster_of", "demand_of", "instance_of"]
+__all__ = ["Demand", "cluster_of", "demand_of", "instance_of", "trace_of"]
 
 #: requests kept for per-request probabilities; longer traces are thinned
 MAX_REQUESTS = 4_096
@@ -159,6 +159,44 @@ class Demand:
     def unservable_ratio(self) -> float:
         """Share of the trace's requests that cannot be served."""
         return sum(self.unservable.values()) / self.requests
+
+
+def trace_of(scenario: Scenario) -> Trace:
+    """Return the workload of a scenario: its trace file, or a trace drawn from its preset.
+
+    A preset is drawn at the scenario's rate over warm-up and window, from its seed.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its ``workload`` section.
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    SpecError
+        If the file is not found, or there is no such preset.
+    TraceError
+        If the file cannot be read.
+    """
+    workload = scenario.workload
+    if workload.preset is None:
+        from smetric_model.workload.trace import load_trace
+
+        return load_trace(scenario.trace_path())
+    from smetric_model.workload.synthesis import load_preset
+
+    options: dict[str, Any] = {
+        "window_s": workload.warmup_s + workload.window_s,
+        "seed": scenario.seed,
+        "start": workload.start,
+    }
+    if workload.rate_rps != "trace":
+        options["rate_rps"] = workload.rate_rps
+    return load_preset(workload.preset, **options)
 
 
 def demand_of(scenario: Scenario, trace: Trace) -> Demand:

@@ -42,6 +42,8 @@ __all__ = [
 
 HitTier = Literal["local", "dram", "rdma"]
 
+_MAX_STEPS = 100_000  # chunks of one prompt, added up one by one: some seconds
+
 
 def usable_hit_tokens(
     prompt_tokens: ArrayLike, hit_tokens: ArrayLike, block_tokens: int
@@ -317,6 +319,12 @@ def request_latency(
     model = step_model(instance, fitted)
     hit = int(usable_hit_tokens(prompt_tokens, hit_tokens, instance.block_tokens))
     beside = concurrency - 1
+    steps = float(prefill_steps(prompt_tokens, instance.token_budget, beside))
+    if steps > _MAX_STEPS:
+        raise SpecError(
+            f"prompt_tokens is {prompt_tokens}: {steps:.0f} steps of token_budget = "
+            f"{instance.token_budget} beside {beside} decodes; at most {_MAX_STEPS} are added up"
+        )
 
     def prefill(cached: int) -> float:
         return float(

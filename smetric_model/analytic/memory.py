@@ -6,6 +6,7 @@ on each GPU of an instance, so totals are ``tp`` times that.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
@@ -239,7 +240,13 @@ def _pool_and_rate(
             raise SpecError(f"{name} = {value!r}: must be a finite number > 0")
     if pool is None:
         pool = instance.tp * memory_budget(instance).pool_bytes
-    return pool, kv_bytes_per_token(instance) if per_token is None else per_token
+    if per_token is None:
+        per_token = kv_bytes_per_token(instance)
+    if pool > per_token * sys.float_info.max:
+        raise SpecError(
+            f"kv_bytes_per_token = {per_token!r}: too small for a pool of {pool:g} bytes"
+        )
+    return pool, per_token
 
 
 def local_tier(

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.demand import Demand, cluster_of, demand_of, thinned
+from smetric_model.analytic.demand import Demand, cluster_of, demand_of, thinned, trace_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
     fetch_bytes_per_s,
@@ -102,6 +102,11 @@ class Prediction:
         self.prompt_tokens, self.output_tokens = thinned(
             demand, demand.prompt_tokens, demand.output_tokens
         )
+        # the representatives' means are near, but not at, those of all requests
+        self.prompt_scale = float(demand.prompt_tokens.mean() / self.prompt_tokens.mean())
+        self.output_scale = float(demand.output_tokens.mean() / self.output_tokens.mean())
+        reusable = float(self._all_reusable().mean())
+        self.reuse_scale = float(demand.reusable_tokens.mean()) / reusable if reusable else 1.0
         self.ttft_limit_s = np.asarray(scenario.slo.ttft_s(self.prompt_tokens), dtype=float)
 
     def on(self, scenario: Scenario) -> Prediction:
@@ -245,6 +250,7 @@ class Prediction:
                 self.demand.instance.max_running_requests,
                 self.demand.fixed_state_tokens,
             )
+            _ = known.completion_rate_rps  # tabulated once, before copies of it are made
             self._instances[key] = known
         return known.with_mix(mix)
 
@@ -342,8 +348,20 @@ class Prediction:
         except UnstableError:
             return 0.0, 0.0
         both = loaded.slo_probability().both
-        tokens = self.prompt_tokens + self.output_tokens
+        tokens = self.total_tokens
         return float(both.mean()), rate_rps * float((both * tokens).mean())
+
+    def prompt_share(self, hit: NDArray[np.float64]) -> float:
+        """Return hit ÷ prompt tokens, so scaled that ideal reuse is that of all requests."""
+        share = float(hit.sum() / self.prompt_tokens.sum())
+        return share * self.reuse_scale / self.prompt_scale
+
+    @property
+    def total_tokens(self) -> NDArray[np.float64]:
+        """Tokens of each request, scaled so that their mean is that of all requests; shape (n,)."""
+        return np.asarray(
+            self.prompt_scale * self.prompt_tokens + self.output_scale * self.output_tokens
+        )
 
     # --- outcome ----------------------------------------------------------------------------
 
@@ -372,11 +390,11 @@ class Prediction:
         prompt, output = self.prompt_tokens, self.output_tokens
         reused = hits.local + hits.fetched
         counts = {
-            "prompt": prompt,
-            "computed_prompt": prompt - reused,
-            "reused_prompt": reused,
-            "output": output,
-            "total": prompt + output,
+            "prompt": self.prompt_scale * prompt,
+            "computed_prompt": self.prompt_scale * prompt - self.reuse_scale * reused,
+            "reused_prompt": self.reuse_scale * reused,
+            "output": self.output_scale * output,
+            "total": self.total_tokens,
         }
         tps = {f"{name}_tps": rate_rps * tokens.mean() for name, tokens in counts.items()}
         within = {
@@ -429,10 +447,10 @@ class Prediction:
                 "inflight_requests_mean": rate_rps * e2e_mean,
                 **{k: float(v) for k, v in (tps | within).items()},
                 **latency,
-                "local_ratio": float(hits.local.sum() / prompt.sum()),
-                "global_ratio": float(hits.fetched.sum() / prompt.sum()),
+                "local_ratio": self.prompt_share(hits.local),
+                "global_ratio": self.prompt_share(hits.fetched),
                 "peer_ratio": 0.0,
-                "recomputed_ratio": float(1 - reused.sum() / prompt.sum()),
+                "recomputed_ratio": 1 - self.prompt_share(reused),
                 "compute_utilisation_ratio": engine,
                 "kv_utilisation_ratio": min(kv, 1.0),
                 "nic_in_utilisation_ratio": nic,
@@ -472,9 +490,7 @@ def predict(
         If there is no steady state; names the resource that saturates.
     """
     if trace is None:
-        from smetric_model.workload.trace import load_trace
-
-        trace = load_trace(scenario.trace_path())
+        trace = trace_of(scenario)
     demand = demand_of(scenario, trace)
     rate = scenario.workload.rate_rps
     if rate == "trace":

@@ -154,15 +154,17 @@ def _check_unknown_type(keys: Keys, kind: str) -> None:
 
 
 def _activation_dtype(keys: Keys, notes: list[str]) -> str:
-    value = keys.get("torch_dtype", keys.get("dtype"))
+    # dtype is the newer name; where both stand, Transformers reads it
+    key = "dtype" if keys.has("dtype") else "torch_dtype"
+    value = keys.get(key)
     if value is None:
         notes.append("torch_dtype is not stated; bf16 assumed")
         return "bf16"
     dtype = _DTYPES.get(str(value).removeprefix("torch."))
     if dtype is None:
-        raise keys.error("torch_dtype", f"is {value!r}; allowed: {', '.join(_DTYPES)}")
+        raise keys.error(key, f"is {value!r}; allowed: {', '.join(_DTYPES)}")
     if str(value).endswith("float32"):
-        notes.append("torch_dtype is float32; engines serve it as bf16")
+        notes.append(f"{key} is float32; engines serve it as bf16")
     return dtype
 
 

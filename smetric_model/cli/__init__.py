@@ -6,8 +6,12 @@ Each subcommand lives in a module of its own and is imported when it is called, 
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -54,13 +58,57 @@ def _root() -> None:
     """How many tokens per second can an LLM serving cluster deliver within its SLO, and why."""
 
 
-def main() -> None:
-    """Entry point of ``smetric-model``: errors become one line on stderr and exit status 1."""
+@contextlib.contextmanager
+def _heard_interrupts() -> Iterator[None]:
+    """Let an interrupt come again, every second, until it ends the command.
+
+    Extension modules of pandas swallow one that arrives while they are loaded: about one in five,
+    and the command would run on to its end.
+    """
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not (ours and hasattr(signal, "setitimer")):  # ignored (nohup), or not ours to handle
+        yield
+        return
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        raise KeyboardInterrupt
+
+    report = sys.unraisablehook
+
+    def quiet(unraisable: Any) -> None:
+        # a compiler's callback cannot pass it on, and would print where it was
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            report(unraisable)
+
+    sys.unraisablehook = quiet
+    alarm = signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        _root(prog_name="smetric-model")
+        yield
+    finally:
+        sys.unraisablehook = report
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
+
+
+def main() -> None:
+    """Entry point of ``smetric-model``: errors become one line on stderr and exit status 1.
+
+    A wrong option ends with 2, an interrupt with 130, as in a shell.
+    """
+    try:
+        with _heard_interrupts():
+            # standalone, click would make an interrupt an ordinary failure
+            status = _root.main(prog_name="smetric-model", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except (SpecError, TraceError, UnstableError, SolveError, LiveError, OSError) as error:
         click.echo(f"smetric-model: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:  # pragma: no cover - click turns most of these into Abort
+    except (click.Abort, KeyboardInterrupt):
         click.echo("smetric-model: interrupted", err=True)
         sys.exit(130)
+    sys.exit(status if isinstance(status, int) else 0)

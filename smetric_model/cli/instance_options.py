@@ -10,7 +10,11 @@ import click
 if TYPE_CHECKING:
     from smetric_model.catalog.instance import InstanceSpec
 
-__all__ = ["build_instance", "instance_options"]
+__all__ = ["COUNT", "LENGTH", "build_instance", "instance_options", "limits"]
+
+#: lengths and counts: as far as the traces' readers go; beyond it no figure means anything
+LENGTH = click.IntRange(1, 1_000_000_000)
+COUNT = click.IntRange(0, 1_000_000_000)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +48,7 @@ def instance_options(function: F) -> F:
         click.option("--kv-dtype", help="Default: the checkpoint's own."),
         click.option(
             "--token-budget",
-            type=click.IntRange(1),
+            type=LENGTH,
             default=8192,
             show_default=True,
             help="Tokens of one engine step.",
@@ -66,3 +70,44 @@ def build_instance(given: dict[str, Any]) -> InstanceSpec:
         gpu=get_gpu(given["gpu"]),
         **{k: v for k, v in given.items() if k not in ("llm", "gpu")},
     )
+
+
+def limits(instance: InstanceSpec, sequences: int, context_tokens: int) -> list[str]:
+    """Say what an instance cannot do of what is asked; the times are those if it could.
+
+    Parameters
+    ----------
+    instance : InstanceSpec
+        The instance.
+    sequences : int
+        Sequences in the batch.
+    context_tokens : int
+        Longest context among them [tokens].
+
+    Returns
+    -------
+    list of str
+        One sentence each; empty where it can.
+    """
+    from smetric_model.analytic.memory import local_tier, min_tp, missing_bytes
+    from smetric_model.units import GIB
+
+    found = []
+    lacking = missing_bytes(instance)
+    if lacking > 0:
+        smallest = min_tp(instance)
+        found.append(
+            f"{instance.llm.name} does not fit {instance.tp} x {instance.gpu.name}: "
+            f"{lacking / GIB:.2f} GiB are missing; "
+            + (f"the smallest tp that fits is {smallest}" if smallest else "no tp fits")
+        )
+    longest = instance.max_context_tokens or instance.llm.max_context_tokens
+    if context_tokens > longest:
+        found.append(f"{context_tokens:,} tokens exceed the longest context of {longest:,}")
+    pool = local_tier(instance).tokens
+    if not lacking and sequences * context_tokens > pool:
+        found.append(
+            f"{sequences:,} x {context_tokens:,} tokens exceed the KV pool of {pool:,}: "
+            "they cannot run at once"
+        )
+    return found

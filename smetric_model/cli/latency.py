@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from smetric_model.cli.instance_options import build_instance, instance_options
+from smetric_model.cli.instance_options import (
+    COUNT,
+    LENGTH,
+    build_instance,
+    instance_options,
+    limits,
+)
 from smetric_model.cli.output import echo_json, json_option, print_table
 
 __all__ = ["command"]
@@ -15,11 +21,9 @@ __all__ = ["command"]
 
 @click.command("latency")
 @instance_options
-@click.option("--prompt-tokens", type=click.IntRange(1), required=True)
-@click.option("--output-tokens", type=click.IntRange(1), required=True)
-@click.option(
-    "--hit-tokens", type=click.IntRange(0), default=0, show_default=True, help="Cached prefix."
-)
+@click.option("--prompt-tokens", type=LENGTH, required=True)
+@click.option("--output-tokens", type=LENGTH, required=True)
+@click.option("--hit-tokens", type=COUNT, default=0, show_default=True, help="Cached prefix.")
 @click.option(
     "--hit-tier",
     type=click.Choice(["local", "dram", "rdma"]),
@@ -29,7 +33,7 @@ __all__ = ["command"]
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(1),
+    type=LENGTH,
     default=1,
     show_default=True,
     help="Streams that decode at the same context, this one included.",
@@ -59,12 +63,14 @@ def command(
         concurrency,
         efficiencies=fitted,
     )
+    notes = limits(instance, concurrency, prompt_tokens + output_tokens)
     if as_json:
         echo_json(
             {
                 **asdict(latency),
                 "fitted_for": fitted.fitted_for,
                 "carried_over": fitted.carried_over,
+                "notes": notes,
             }
         )
         return
@@ -73,6 +79,8 @@ def command(
             f"note: efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}",
             err=True,
         )
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     parts = [
         ("TTFT", latency.ttft_s),
         ("  host", latency.host_s),

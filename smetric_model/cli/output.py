@@ -30,6 +30,8 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return float(value)  # readers of JSON take such a number for one as well
     return value
 
 

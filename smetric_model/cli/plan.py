@@ -105,8 +105,7 @@ def _print(result: Plan) -> None:
     work = result.workload
     echo_wrapped(
         f"{work['source']}: mean prompt {words.number(work['prompt_tokens_mean'])}, output"
-        f" {words.number(work['output_tokens_mean'])} tokens;"
-        f" {words.percent(work['ideal_reuse_ratio'])} of prompt tokens reusable"
+        f" {words.number(work['output_tokens_mean'])} tokens; {words.reusable(work)}"
     )
     click.echo()
     echo_wrapped(words.answer(result))

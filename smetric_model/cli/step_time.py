@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from smetric_model.cli.instance_options import build_instance, instance_options
+from smetric_model.cli.instance_options import COUNT, build_instance, instance_options, limits
 from smetric_model.cli.output import echo_json, json_option, print_table
 
 __all__ = ["command"]
@@ -16,28 +16,28 @@ __all__ = ["command"]
 @instance_options
 @click.option(
     "--prefill-tokens",
-    type=click.IntRange(0),
+    type=COUNT,
     default=0,
     show_default=True,
     help="New tokens of the prefill chunk.",
 )
 @click.option(
     "--prefill-context",
-    type=click.IntRange(0),
+    type=COUNT,
     default=0,
     show_default=True,
     help="Tokens cached before the chunk.",
 )
 @click.option(
     "--decode-batch",
-    type=click.IntRange(0),
+    type=COUNT,
     default=0,
     show_default=True,
     help="Decoding sequences.",
 )
 @click.option(
     "--decode-context",
-    type=click.IntRange(0),
+    type=COUNT,
     default=0,
     show_default=True,
     help="Context of each decoding sequence.",
@@ -61,6 +61,12 @@ def command(
     step = step_breakdown(
         step_model(instance, fitted), prefill_tokens, prefill_context, decode_batch, decode_context
     )
+    notes = limits(instance, max(decode_batch, 1), decode_context)
+    if prefill_tokens + decode_batch > instance.token_budget:
+        notes.append(
+            f"{prefill_tokens + decode_batch:,} tokens exceed the token budget of a step, "
+            f"{instance.token_budget:,}"
+        )
     if as_json:
         echo_json(
             {
@@ -69,6 +75,7 @@ def command(
                 "groups": step.groups,
                 "fitted_for": fitted.fitted_for,
                 "carried_over": fitted.carried_over,
+                "notes": notes,
             }
         )
         return
@@ -77,6 +84,8 @@ def command(
             f"note: efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}",
             err=True,
         )
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     print_table(
         f"One step of {instance.llm.name} on {instance.tp} x {instance.gpu.name}: "
         f"{step.step_time_s * 1e3:.3f} ms, bound by {step.bound_by}",

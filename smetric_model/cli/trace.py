@@ -52,7 +52,7 @@ def load_options(function: F) -> F:
         ),
         click.option(
             "--block-tokens",
-            type=click.IntRange(1),
+            type=click.IntRange(1, 1_000_000_000),
             help="Tokens of a KV block, where the file does not say.",
         ),
         click.option(
@@ -61,7 +61,10 @@ def load_options(function: F) -> F:
             help="Leave out sessions that repeat an earlier one exactly.",
         ),
         click.option(
-            "--seed", type=int, default=0, help="Of requests that are drawn (ServeGen) and starts."
+            "--seed",
+            type=click.IntRange(0),
+            default=0,
+            help="Of requests that are drawn (ServeGen) and starts.",
         ),
     )
 
@@ -212,7 +215,7 @@ def convert(target: Path, infer_sessions: bool, session_rate: float | None, **op
 @click.option(
     "--size-tokens",
     "sizes",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 10**18),
     multiple=True,
     help="Store size for the hit curve, in tokens; may be repeated.",
 )
@@ -236,11 +239,14 @@ def reuse(
     **options: Any,
 ) -> None:
     """Show ideal reuse, its origin, intervals, and hit ratio against store size."""
+    from smetric_model.errors import SpecError
     from smetric_model.workload.curves import hit_curve
     from smetric_model.workload.intervals import reuse_intervals, share_within, working_set
     from smetric_model.workload.origin import origin_shares, reuse_origin
     from smetric_model.workload.reuse import last_touches
 
+    if kv_bytes_per_token is not None and not 0 < kv_bytes_per_token < float("inf"):
+        raise SpecError(f"kv_bytes_per_token is {kv_bytes_per_token}; a number above 0 is needed")
     trace, limits = _study(**options)
     touches = last_touches(trace)
     prompt_tokens = int(trace.column("prompt_tokens").sum())
@@ -270,7 +276,7 @@ def reuse(
         result["hit_curve"] = curve.to_dict("list")
         tables["hit_curve"] = curve
         tables["working_set"] = working_set(trace, window_s, touches)
-        result["live_tokens_max"] = int(tables["working_set"]["live_tokens"].max())
+        result["live_tokens_max"] = int(tables["working_set"]["live_tokens_max"].max())
         result["distinct_tokens"] = int(tables["working_set"]["total_tokens"].iloc[-1])
     else:
         click.echo(

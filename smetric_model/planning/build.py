@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smetric_model.analytic.demand import Demand, demand_of, instance_of
+from smetric_model.analytic.demand import Demand, demand_of, instance_of, trace_of
 from smetric_model.analytic.predict import Prediction
 from smetric_model.analytic.step_time import step_breakdown
 from smetric_model.planning.capacity import capacity
@@ -54,10 +54,8 @@ def plan(
     tell = progress or (lambda _text: None)
     instance_of(scenario)  # what cannot run is told before a long trace is read
     if trace is None:
-        from smetric_model.workload.trace import load_trace
-
         tell("loading the trace")
-        trace = load_trace(scenario.trace_path())
+        trace = trace_of(scenario)
     tell("reuse of the trace")
     demand = demand_of(scenario, trace)
     rate = _rate(scenario, demand)
@@ -123,7 +121,9 @@ def _workload(demand: Demand, trace: Trace) -> dict[str, Any]:
         "capped": demand.capped,
         "prompt_tokens_mean": float(demand.prompt_tokens.mean()),
         "output_tokens_mean": float(demand.output_tokens.mean()),
-        "ideal_reuse_ratio": float(demand.reusable_tokens.sum()) / prompt,
+        "ideal_reuse_ratio": (
+            None if trace.tree is None else float(demand.reusable_tokens.sum()) / prompt
+        ),
         "trace_rate_rps": demand.trace_rate_rps,
     }
 
@@ -151,8 +151,15 @@ def _notes(
         " instance; what a router loses is not in these numbers yet"
     ]
     if rate is None:
+        why = (
+            "its requests all arrive at once"
+            if trace.session_clock == "shared"
+            else "its sessions share no clock"
+        )
+        notes.append(f"the trace has no rate: {why}; capacity only (give --rate for more)")
+    if trace.tree is None:
         notes.append(
-            "no rate: the trace's sessions share no clock; capacity only (give --rate for more)"
+            f"{demand.source} carries no block ids: its reuse is unknown, and counted as none"
         )
     notes += [
         f"loading {demand.source}: {entry.action} {entry.count}: {entry.kind}"

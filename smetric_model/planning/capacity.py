@@ -10,10 +10,11 @@ from scipy.optimize import minimize_scalar
 
 from smetric_model.analytic.predict import Prediction
 from smetric_model.planning.results import EndPlan
+from smetric_model.planning.words import percent
 
 __all__ = ["capacity"]
 
-_LARGEST_CLUSTER = 1 << 16
+_LARGEST_CLUSTER = 1 << 30  # the search doubles: a rate no cluster is built for still has a number
 
 
 def _link_limit(prediction: Prediction, high: float) -> float:
@@ -54,7 +55,7 @@ def capacity(
     n = prediction.cluster.instances
     instance, _ = prediction.instance_at(0.999 * limit)
     resource = "nic" if limit < stable else prediction.engine_resource(instance)
-    mean_tokens = float((prediction.prompt_tokens + prediction.output_tokens).mean())
+    mean_tokens = float(prediction.total_tokens.mean())
 
     seen: dict[float, tuple[float, float]] = {}
 
@@ -81,7 +82,7 @@ def capacity(
     attainment = _attainment(within_slo, rates, shares, wanted)
     at = attainment if attainment else limit * 0.999
     _, hits = prediction.instance_at(at)
-    reused = float((hits.local + hits.fetched).sum() / prediction.prompt_tokens.sum())
+    reused = prediction.prompt_share(hits.local + hits.fetched)
     ttft_missed, tpot_missed = _missed(prediction, attainment or float(rates[0]))
     needed = None
     if servable_rps is not None:
@@ -160,7 +161,7 @@ def _why(
     missed = f"TTFT missed by {ttft_missed:.1%}, TPOT by {tpot_missed:.1%} of requests there"
     if attainment is None:
         return (
-            f"no rate: even idle, {best:.1%} of requests meet the SLO ({wanted:.0%} wanted); "
+            f"no rate: even idle, {percent(best)} of requests meet the SLO ({wanted:.0%} wanted); "
             + missed
         )
     return "saturation" if attainment >= 0.97 * limit else missed

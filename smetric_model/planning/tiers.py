@@ -33,7 +33,6 @@ def tier_demand(prediction: Prediction, rate_rps: float) -> TierDemand:
     demand, cluster = prediction.demand, prediction.cluster
     profile, per_token = demand.profile, demand.kv_bytes_per_token
     hits = prediction.hits(rate_rps)
-    prompt = float(prediction.prompt_tokens.sum())
     instance, _ = prediction.instance_at(rate_rps)
     own = min(rate_rps / cluster.instances, 0.999 * instance.stability_rps)
 
@@ -60,8 +59,8 @@ def tier_demand(prediction: Prediction, rate_rps: float) -> TierDemand:
         * instance.mean_resident_tokens
         * per_token,
         local_retention_s=hits.local_retention_s,
-        local_ratio=float(hits.local.sum() / prompt),
-        global_ratio=float(hits.fetched.sum() / prompt),
+        local_ratio=prediction.prompt_share(hits.local),
+        global_ratio=prediction.prompt_share(hits.fetched),
         global_bytes=needed,
         provisioned_bytes=provisioned,
         provisioned_serves_ratio=serves,
@@ -112,7 +111,9 @@ def fetch_advice(prediction: Prediction) -> FetchAdvice | None:
     by_dram = fetch(lengths, "dram", fitted.dram_fetch_s)
     rdma_pays = _pays(lengths, by_rdma, recomputed)
     shown = np.unique(np.linspace(0, lengths.size - 1, _CURVE_POINTS).round().astype(int))
-    if rdma < alone:
+    if cluster.nodes == 1 and dram < alone:
+        verdict = f"fetch, from the node's DRAM {alone / dram:.1f} times as fast as recomputing"
+    elif cluster.nodes > 1 and rdma < alone:
         verdict = f"fetch, over RDMA {alone / rdma:.1f} times as fast as recomputing"
     elif dram < alone:
         verdict = "fetch from the own node only, over RDMA recomputing is faster"

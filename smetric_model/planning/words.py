@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smetric_model.planning import EndPlan, Plan
@@ -27,6 +27,7 @@ __all__ = [
     "number",
     "pays",
     "percent",
+    "reusable",
     "step_words",
     "tier_facts",
     "tier_rows",
@@ -107,6 +108,14 @@ def percent(ratio: float | None, digits: int = 1) -> str:
     if 1 - edge < ratio < 1:
         return f">{100 - 10.0**-digits:.{digits}f}%"
     return f"{ratio:.{digits}%}"
+
+
+def reusable(workload: dict[str, Any]) -> str:
+    """Say how much of a plan's workload an unbounded store could reuse."""
+    ratio = workload["ideal_reuse_ratio"]
+    if ratio is None:
+        return "reuse unknown, no block ids"
+    return f"{percent(ratio)} of prompt tokens reusable"
 
 
 def duration(seconds: float | None) -> str:

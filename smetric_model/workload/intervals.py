@@ -107,7 +107,7 @@ def window_index(times_s: npt.NDArray[np.float64], window_s: float) -> npt.NDArr
     SpecError
         If the window is not positive, or there would be more than :data:`MAX_WINDOWS`.
     """
-    if not window_s > 0:
+    if not 0 < window_s < np.inf:
         raise SpecError(f"window_s is {window_s}; a number above 0 is needed")
     offset = times_s - times_s.min()
     if offset.max() / window_s >= MAX_WINDOWS:
@@ -139,7 +139,8 @@ def working_set(
         One row a window: ``start_s``; ``requests``; ``prompt_tokens`` looked up;
         ``touched_tokens``, distinct tokens touched in the window; ``new_tokens`` of these seen for
         the first time; ``total_tokens`` seen so far; ``live_tokens`` at the window's end, seen and
-        touched again later (what an omniscient store would have to hold to lose nothing).
+        touched again later (what an omniscient store would have to hold to lose nothing), and
+        ``live_tokens_max``, the most of them after any request of the window.
 
     Raises
     ------
@@ -169,6 +170,14 @@ def working_set(
     live = np.bincount(before, weights=touches.tokens, minlength=count) - np.bincount(
         now, weights=touches.tokens, minlength=count
     )
+    live = np.cumsum(live)
+    # what a window begins with counts for its maximum: it is live until the first request
+    most = np.maximum(live, np.concatenate(([0.0], live[:-1])))
+    after = np.cumsum(
+        np.bincount(touches.toucher, weights=touches.tokens, minlength=len(trace))
+        - np.bincount(touches.request, weights=touches.tokens, minlength=len(trace))
+    )
+    np.maximum.at(most, window, after)
     return pd.DataFrame(
         {
             "start_s": arrival_s.min() + window_s * np.arange(count),
@@ -177,6 +186,7 @@ def working_set(
             "touched_tokens": new + again,
             "new_tokens": new,
             "total_tokens": np.cumsum(new),
-            "live_tokens": np.cumsum(live),
+            "live_tokens": live,
+            "live_tokens_max": most,
         }
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from smetric_model.errors import SpecError
 from smetric_model.workload.reuse import Touches, last_touches
 
 if TYPE_CHECKING:
@@ -50,10 +51,17 @@ def common_prefix_blocks(
 
     Raises
     ------
+    SpecError
+        If the ratio is not in [0, 1].
     TraceError
         If the trace carries no block ids or names no sessions.
     """
     from smetric_model.workload import _reuse_kernels
+
+    if not 0 <= common_session_ratio <= 1:
+        raise SpecError(
+            f"common_session_ratio is {common_session_ratio}; a number in [0, 1] is needed"
+        )
 
     tree, _ = trace.require_tree()
     session = trace.require_sessions()

@@ -356,6 +356,7 @@ class TestDtype:
 
     def test_new_key(self) -> None:
         assert read(DENSE, torch_dtype="absent", dtype="float16").weight_dtype == "fp16"
+        assert read(DENSE, torch_dtype="float32", dtype="float16").weight_dtype == "fp16"
 
     def test_absent_is_noted(self) -> None:
         assert any("bf16 assumed" in note for note in read(DENSE, torch_dtype="absent").notes)

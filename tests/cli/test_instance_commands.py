@@ -128,3 +128,50 @@ def test_importing_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_what_cannot_run_is_said() -> None:
+    """The times of an instance that cannot exist are given, and marked as such."""
+    request = ["--prompt-tokens", "1000", "--output-tokens", "10"]
+    assert run("latency", *CODER, *request)["notes"] == []
+    (note,) = run("latency", "--llm", "Qwen3-235B-A22B", "--gpu", "H20", *request)["notes"]
+    assert "does not fit 1 x H20" in note
+    assert "the smallest tp that fits is 8" in note
+    (note,) = run("step-time", *CODER, "--decode-batch", "300", "--decode-context", "1000")["notes"]
+    assert "exceed the KV pool" in note
+    (note,) = run("step-time", *CODER, "--prefill-tokens", "8192", "--decode-batch", "1")["notes"]
+    assert "exceed the token budget" in note
+    long = run("latency", *CODER, "--prompt-tokens", "262144", "--output-tokens", "1")
+    assert ["longest context" in n for n in long["notes"]] == [True]
+    table = shell("latency", "--llm", "Qwen3-235B-A22B", "--gpu", "H20", *request)
+    assert table.returncode == 0
+    assert "does not fit" in table.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["latency", "--prompt-tokens", str(10**30), "--output-tokens", "1"], "--prompt-tokens"),
+        (["latency", "--prompt-tokens", "1", "--output-tokens", str(10**30)], "--output-tokens"),
+        (["step-time", "--prefill-tokens", str(10**30)], "--prefill-tokens"),
+        (["step-time", "--decode-batch", "1", "--decode-context", str(10**30)], "--decode-context"),
+        (
+            [
+                "latency",
+                "--prompt-tokens",
+                str(10**9),
+                "--output-tokens",
+                "1",
+                "--token-budget",
+                "1",
+            ],
+            "prompt_tokens is 1000000000",
+        ),
+    ],
+)
+def test_absurd_sizes_end_at_once(arguments: list[str], named: str) -> None:
+    result = shell(arguments[0], *CODER, *arguments[1:], "--json")
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert named in result.stderr

@@ -162,3 +162,12 @@ def test_table(kv: Kv, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, _ = kv.run("--llm", "Qwen3-235B-A22B", "--gpu", "H20")
     assert code == 0
     assert "does not fit" in out
+
+
+def test_sizes_beyond_what_a_machine_word_holds(kv: Kv) -> None:
+    """A silly size is a large number or an error, never a traceback."""
+    instance = ("--llm", "Qwen3-30B-A3B", "--gpu", "H20")
+    result = kv.json(*instance, "--kv-bytes", "1e30")
+    assert result["local_tier_tokens"] == pytest.approx(1e30 / 98_304)
+    assert not kv.json(*instance, "--block", str(10**25))["fits"]
+    assert "kv_bytes_per_token = 1e-300" in kv.fail(*instance, "--kv-bytes-per-token", "1e-300")

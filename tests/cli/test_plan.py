@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ import pytest
 
 from smetric_model.analytic.demand import instance_of
 from smetric_model.cli import main
+from smetric_model.scenario import Scenario
 
 if TYPE_CHECKING:
     from smetric_model.planning import Plan
@@ -121,3 +125,31 @@ def test_a_folder_that_cannot_be_is_told_before_the_work(
     assert out == ""
     assert "Traceback" not in err
     assert asked == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
+@pytest.mark.parametrize("after_s", [0.6, 1.2, 2.0])
+def test_an_interrupt_ends_with_130(after_s: float) -> None:
+    """Also one that arrives while libraries are imported, which they may swallow."""
+    code = "from smetric_model.cli import main; print('ready', flush=True); main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "plan"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.strip().splitlines()[-1] == "smetric-model: interrupted"
+
+
+def test_a_folder_is_a_trace(tmp_path: Path) -> None:
+    """As for the other commands that read one."""
+    scenario = Scenario().replace(**{"workload.trace": str(tmp_path)})
+    assert scenario.trace_path() == tmp_path

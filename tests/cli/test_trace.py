@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from smetric_model.cli.trace import command
@@ -143,3 +144,26 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert result.stderr.splitlines()[-1].startswith("smetric-model: ")
         assert "Traceback" not in result.stderr
         assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("reuse", "--window", "inf"),
+        ("balance", "--window", "inf"),
+        ("reuse", "--kv-bytes-per-token", "nan"),
+        ("reuse", "--kv-bytes-per-token", "-1"),
+        ("reuse", "--common-session-ratio", "nan"),
+        ("reuse", "--size-tokens", str(10**30)),
+        ("info", "--block-tokens", str(10**30)),
+        ("info", "--seed", "-1"),
+    ],
+)
+def test_absurd_options_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    command, option, value = arguments
+    result = main("trace", command, str(small(tmp_path)), option, value)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert "Warning" not in result.stderr
+    assert option.strip("-").replace("-", "_").removesuffix("_s") in result.stderr.replace("-", "_")

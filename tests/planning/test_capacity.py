@@ -12,6 +12,8 @@ from smetric_model.analytic.demand import demand_of
 from smetric_model.analytic.predict import Prediction
 from smetric_model.errors import SpecError
 from smetric_model.planning import ENDS, Plan, plan
+from smetric_model.planning.capacity import capacity
+from smetric_model.planning.tiers import fetch_advice
 from smetric_model.scenario import Scenario
 from smetric_model.workload.trace import Trace, load_trace
 
@@ -184,3 +186,66 @@ def test_the_shared_traces(
     ends = [result.ends[end].saturation_tps for end in ENDS]
     assert ends == sorted(ends)
     assert result.ends["ideal"].peak_within_slo_tps > 2e4
+
+
+def test_tokens_are_rate_times_the_mean_request(shipped: Plan) -> None:
+    """Also where the law of requests is worked out on representatives of a longer trace."""
+    workload = shipped.workload
+    assert workload["requests"] > 4096
+    mean = workload["prompt_tokens_mean"] + workload["output_tokens_mean"]
+    for end in shipped.ends.values():
+        assert end.saturation_tps == pytest.approx(end.saturation_rps * mean, rel=1e-12)
+        assert end.attainment_rps is not None
+        assert end.attainment_tps == pytest.approx(end.attainment_rps * mean, rel=1e-12)
+        for rate, tps in zip(end.rates_rps, end.within_slo_tps, strict=True):
+            assert tps <= rate * mean * (1 + 1e-12)
+
+
+def _azure(folder: Path, requests: int) -> Path:
+    rows = "".join(f"2023-11-16 18:00:{i:02d}.0000000,{900 + i},20\n" for i in range(requests))
+    path = folder / "azure.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    return path
+
+
+def test_unknown_reuse_is_not_called_none(scenario: Scenario, tmp_path: Path) -> None:
+    azure = load_trace(_azure(tmp_path, 30))
+    result = plan(scenario.replace(**{"workload.rate_rps": "trace"}), azure)
+    assert result.workload["ideal_reuse_ratio"] is None
+    assert any("carries no block ids: its reuse is unknown" in note for note in result.notes)
+    assert result.rate_rps == pytest.approx(1.0)
+
+
+def test_one_request_has_no_rate(scenario: Scenario, tmp_path: Path) -> None:
+    one = load_trace(_azure(tmp_path, 1))
+    result = plan(scenario.replace(**{"workload.rate_rps": "trace"}), one)
+    assert result.rate_rps is None
+    assert any("its requests all arrive at once" in note for note in result.notes)
+
+
+def test_one_node_fetches_nothing_over_rdma(scenario: Scenario, trace: Trace) -> None:
+    alone = scenario.replace(**{"cluster.instances": 8})
+    advice = fetch_advice(Prediction(alone, demand_of(alone, trace), "ideal"))
+    assert advice is not None
+    assert advice.verdict.startswith("fetch, from the node's DRAM")
+
+
+def test_not_quite_everybody_is_not_everybody(scenario: Scenario, trace: Trace) -> None:
+    strict = scenario.replace(**{"slo.attainment": 1.0})
+    end = capacity(Prediction(strict, demand_of(strict, trace), "ideal"), None, lambda _: None)
+    assert end.attainment_rps is None
+    assert "even idle, >99.9% of requests" in end.limited_by
+
+
+def test_no_end_reuses_more_than_there_is(shipped: Plan) -> None:
+    ideal = shipped.workload["ideal_reuse_ratio"]
+    assert shipped.ends["ideal"].reused_ratio == pytest.approx(ideal, rel=1e-12)
+    assert shipped.ends["tiers"].reused_ratio <= ideal * (1 + 1e-12)
+
+
+def test_instances_for_a_rate_no_cluster_is_built_for(scenario: Scenario, tmp_path: Path) -> None:
+    demand = demand_of(scenario, load_trace(_azure(tmp_path, 30)))
+    end = capacity(Prediction(scenario, demand, "none"), 1e8, lambda _: None)
+    assert end.attainment_rps is not None
+    one = end.attainment_rps / scenario.cluster.instances
+    assert end.instances_needed == pytest.approx(1e8 / one, rel=0.01)

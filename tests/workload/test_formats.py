@@ -120,6 +120,7 @@ def test_broken_lines_stop_or_are_counted(tmp_path) -> None:
         ({"hash_ids": [1, 2**70, 3]}, "hash_ids holds 1180591620717411303424|hash_ids holds 1.18"),
         ({"hash_ids": [[1], [2], [3]]}, r"hash_ids holds \[1\]"),
         ({"hash_ids": [1, None, 2]}, "hash_ids holds None"),
+        ({"chat_id": 1, "parent_chat_id": -1}, "a Bailian line"),
     ],
 )
 def test_wrong_values_name_the_line(tmp_path, change, match) -> None:

@@ -31,6 +31,13 @@ def test_working_set_equals_counting_blocks(paths, gaps) -> None:
         seen |= touched
         live = {block for block in seen if window[last_use[block]] > index}
         assert table["live_tokens"][index] == 4 * len(live)
+        # blocks seen by then that a later request touches, after each request of the window
+        most = [
+            len({b for path in chained[: row + 1] for b in path if last_use[b] > row})
+            for row in rows
+        ]
+        at_start = table["live_tokens"][index - 1] if index else 0
+        assert table["live_tokens_max"][index] == max(at_start, *(4 * n for n in most), 0)
 
 
 @given(block_paths())

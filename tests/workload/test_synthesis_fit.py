@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 from synthesis_strategies import parameters
 from trace_strategies import block_paths, trace_of
 
-from smetric_model.errors import TraceError
+from smetric_model.errors import SpecError, TraceError
 from smetric_model.workload import load_trace
 from smetric_model.workload.synthesis import WorkloadParameters, generate
 from smetric_model.workload.synthesis_compare import compare, ks_distance
@@ -137,7 +137,11 @@ def test_traces_that_tell_less() -> None:
 @given(parameters(), st.integers(0, 1_000))
 @settings(max_examples=15)
 def test_any_traffic_can_be_fitted(p, seed) -> None:
-    trace = generate(p, seed=seed, rate_rps=2.0)
+    try:
+        trace = generate(p, seed=seed, rate_rps=2.0)
+    except SpecError as error:  # a level of no arrivals may last the whole window
+        assume("no request falls into" not in str(error))
+        raise
     result = fit(trace, seed=seed)
     assert result.distances.loc["prompt_tokens", "trace_mean"] > 0
     assert WorkloadParameters.from_dict(result.parameters.to_dict()) == result.parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthesis_strategies import arrivals, counts, parameters, seconds, shares, tokens
 
@@ -54,7 +54,9 @@ def test_distributions_survive_toml(distribution) -> None:
 
 @given(counts)
 def test_mean_of_counts_is_the_mean_of_rounded_draws(distribution) -> None:
-    x = np.maximum(np.rint(distribution.draw(np.random.default_rng(0), 200_000)), 1)
+    raw = distribution.draw(np.random.default_rng(0), 200_000)
+    assume(not (raw.std() == 0 and raw[0] % 1 == 0.5))  # a constant halfway rounds either way
+    x = np.maximum(np.rint(raw), 1)
     error = 6 * x.std() / np.sqrt(x.size) + 1e-4
     assert mean_of_counts(distribution) == pytest.approx(x.mean(), abs=error)
 

@@ -41,6 +41,9 @@ class MooncakeReader:
 
     def parse(self, row: dict[str, Any], line: int) -> list[Record]:
         """One request."""
+        if "chat_id" in row and "parent_chat_id" in row:
+            # it has all the keys, but its times are seconds and its blocks others
+            raise BadLineError("a Bailian line (chat_id) in a Mooncake file; one format a file")
         session = row.get("session_id")
         session = None if session is None else str(session)
         think_time_s = math.nan
