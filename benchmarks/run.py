@@ -13,7 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 #: minutes, not seconds: run by name
-LONG = {"closed_form_vs_reference", "synthesis", "trace_fuzz", "trace_scale"}
+LONG = {"closed_form_vs_reference", "simulator", "synthesis", "trace_fuzz", "trace_scale"}
 
 
 def main(names: list[str]) -> int:
