@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -59,18 +60,21 @@ def _root() -> None:
 
 
 @contextlib.contextmanager
-def _heard_interrupts() -> Iterator[None]:
+def _heard_interrupts() -> Iterator[threading.Event]:
     """Let an interrupt come again, every second, until it ends the command.
 
     Extension modules of pandas swallow one that arrives while they are loaded: about one in five,
-    and the command would run on to its end.
+    and the command would run on to its end.  The event yielded tells that one came: a compiler it
+    hits may fail with an error of its own.
     """
+    came = threading.Event()
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not (ours and hasattr(signal, "setitimer")):  # ignored (nohup), or not ours to handle
-        yield
+        yield came
         return
 
     def interrupt(_number: int, _frame: Any) -> None:
+        came.set()
         signal.setitimer(signal.ITIMER_REAL, 1.0)
         raise KeyboardInterrupt
 
@@ -85,7 +89,7 @@ def _heard_interrupts() -> Iterator[None]:
     alarm = signal.signal(signal.SIGALRM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield came
     finally:
         sys.unraisablehook = report
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -99,9 +103,14 @@ def main() -> None:
     A wrong option ends with 2, an interrupt with 130, as in a shell.
     """
     try:
-        with _heard_interrupts():
-            # standalone, click would make an interrupt an ordinary failure
-            status = _root.main(prog_name="smetric-model", standalone_mode=False)
+        with _heard_interrupts() as interrupted:
+            try:
+                # standalone, click would make an interrupt an ordinary failure
+                status = _root.main(prog_name="smetric-model", standalone_mode=False)
+            except Exception:
+                if interrupted.is_set():
+                    raise KeyboardInterrupt from None
+                raise
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
