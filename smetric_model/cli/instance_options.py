@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.efficiencies import Efficiencies
     from smetric_model.catalog.instance import InstanceSpec
 
-__all__ = ["COUNT", "LENGTH", "build_instance", "instance_options", "limits"]
+__all__ = ["COUNT", "LENGTH", "build_instance", "echo_notes", "instance_options", "limits"]
 
 #: lengths and counts: as far as the traces' readers go; beyond it no figure means anything
 LENGTH = click.IntRange(1, 1_000_000_000)
@@ -70,6 +71,14 @@ def build_instance(given: dict[str, Any]) -> InstanceSpec:
         gpu=get_gpu(given["gpu"]),
         **{k: v for k, v in given.items() if k not in ("llm", "gpu")},
     )
+
+
+def echo_notes(instance: InstanceSpec, fitted: Efficiencies, notes: list[str]) -> None:
+    """Write to stderr what to know before believing the numbers, one line each."""
+    if fitted.carried_over:
+        notes = [f"efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}", *notes]
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def limits(instance: InstanceSpec, sequences: int, context_tokens: int) -> list[str]:

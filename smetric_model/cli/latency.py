@@ -11,6 +11,7 @@ from smetric_model.cli.instance_options import (
     COUNT,
     LENGTH,
     build_instance,
+    echo_notes,
     instance_options,
     limits,
 )
@@ -74,13 +75,7 @@ def command(
             }
         )
         return
-    if fitted.carried_over:
-        click.echo(
-            f"note: efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}",
-            err=True,
-        )
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    echo_notes(instance, fitted, notes)
     parts = [
         ("TTFT", latency.ttft_s),
         ("  host", latency.host_s),

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from smetric_model.cli.instance_options import COUNT, build_instance, instance_options, limits
+from smetric_model.cli.instance_options import (
+    COUNT,
+    build_instance,
+    echo_notes,
+    instance_options,
+    limits,
+)
 from smetric_model.cli.output import echo_json, json_option, print_table
 
 __all__ = ["command"]
@@ -79,13 +85,7 @@ def command(
             }
         )
         return
-    if fitted.carried_over:
-        click.echo(
-            f"note: efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}",
-            err=True,
-        )
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
+    echo_notes(instance, fitted, notes)
     print_table(
         f"One step of {instance.llm.name} on {instance.tp} x {instance.gpu.name}: "
         f"{step.step_time_s * 1e3:.3f} ms, bound by {step.bound_by}",
