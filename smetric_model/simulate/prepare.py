@@ -22,7 +22,15 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Window,
+)
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
@@ -75,12 +83,6 @@ def check_simulated(scenario: Scenario) -> None:
     cluster, tier = scenario.cluster, scenario.global_tier
     refused = (
         ("cluster.serving", cluster.serving, cluster.serving == "colocated", '"colocated"'),
-        (
-            "client.timeout_s",
-            scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s),
-            "inf (no client gives up)",
-        ),
         ("global_tier.write", tier.write, tier.write == "through", '"through"'),
         ("global_tier.peer_fetch", tier.peer_fetch, not tier.peer_fetch, "false"),
     )
@@ -158,8 +160,19 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             scraped=int(scenario.router.load_source == "scraped"),
             load_age_ticks=to_ticks(scenario.router.load_age_s),
         ),
+        clients=_clients(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
+
+
+def _clients(scenario: Scenario) -> Clients:
+    client = scenario.client
+    waits = math.isinf(client.timeout_s)
+    return Clients(
+        timeout_ticks=-1 if waits else to_ticks(client.timeout_s),
+        retries=client.retries,
+        backoff_ticks=to_ticks(client.backoff_s),
+    )
 
 
 def _lengths(

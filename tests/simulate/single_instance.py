@@ -27,8 +27,12 @@ def inputs_of(
     instances=1,
     window_s=None,
     warmup_s=0.0,
+    **parts,
 ) -> Inputs:
-    """Open loop, no host time, no global tier; everything arrives inside the window."""
+    """Open loop, no host time, no global tier; everything arrives inside the window.
+
+    ``parts`` are further fields of the inputs, such as ``clients``.
+    """
     n = len(arrival_s)
     prompt = np.broadcast_to(prompt_tokens, n).astype(np.int64)
     output = np.broadcast_to(output_tokens, n).astype(np.int64)
@@ -90,6 +94,7 @@ def inputs_of(
         model=model,
         decode=decode_tables(model, max_running_requests),
         policy=make_policy("load-balance"),
+        **parts,
     )
 
 
