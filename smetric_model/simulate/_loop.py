@@ -9,6 +9,7 @@ after the step in progress.
 from __future__ import annotations
 
 from smetric_model.routing.compiled import choose
+from smetric_model.simulate._arrivals import ARRIVAL, catch_up_loads, change_load, next_turn
 from smetric_model.simulate._caches import (
     account,
     add_held,
@@ -45,22 +46,21 @@ from smetric_model.simulate._pools import (
     start_transfers,
     wait_for_room,
 )
+from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
     ARRIVED,
     EVENTS,
-    LOAD_END,
-    LOAD_NEXT,
     PENDING,
     QUEUE,
     RUNS,
     STEPS,
 )
 from smetric_model.simulate.inputs import BLIND, EXACT
-from smetric_model.simulate.steps import prefill_ticks, run_ticks, step_ticks
+from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _ARRIVAL, _READY = 2 << KIND, 3 << KIND, 4 << KIND
+_FETCHED, _READY = 2 << KIND, 4 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
@@ -81,7 +81,7 @@ def loop(p, first, skip):
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 1
         if at < first.size:
-            other, name = w.requests[first[at]].arrival_tick, _ARRIVAL + first[at]
+            other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
         if source < 0:
@@ -110,13 +110,7 @@ def loop(p, first, skip):
             _on_link(p, index, now)
         elif kind == 2 and s.out[index].first_token >= 0:
             arrive(p, index, now)
-            instance = s.out[index].instance
-            release_path(
-                p, index, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens
-            )
-            _change_load(p, index, now, -1.0, 0.0)
-            account(p, instance, now)
-            wake = _wake(p, instance, now, False)
+            wake = _wake(p, s.out[index].instance, now, False)
             also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
             s.out[index].fetch_done = now
@@ -127,7 +121,7 @@ def loop(p, first, skip):
         else:
             s.out[index].ready = now
             if w.signals.scraped:
-                _change_load(p, index, now, 1.0, float(s.out[index].charge))
+                change_load(p, index, now, 1.0, float(s.out[index].charge))
             instance = s.out[index].instance
             alone = s.instance[instance].waiting < 0
             if alone:
@@ -149,10 +143,10 @@ def loop(p, first, skip):
         if s.instance[instance].step_start >= 0:
             s.instance[instance].busy_ticks += overlap(p, s.instance[instance].step_start, now)
             if s.instance[instance].step_is_run:
-                done = _steps_by(p, instance, now + 1) - 1
+                done = steps_by(p, instance, now + 1) - 1
                 s.count[STEPS] += done
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
-                _credit(p, s.generated_tokens, instance, start, batch * done)
+                credit(p, s.generated_tokens, instance, start, batch * done)
     return now
 
 
@@ -163,7 +157,7 @@ def _wake(p, instance, now, cut):
     if s.instance[instance].step_start < 0:
         return instance
     if cut:
-        _cut(p, instance, now)
+        cut_run(p, instance, now)
     return -1
 
 
@@ -189,12 +183,12 @@ def _on_arrival(p, request, now):
     replica = s.count[ARRIVED] % w.signals.replicas
     s.count[ARRIVED] += 1
     if w.requests[request].unservable:
-        _next_turn(p, request, now)
+        next_turn(p, request, now)
         return
     if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
     prompt = w.requests[request].prompt_tokens
-    _catch_up_loads(p, now - w.signals.load_age_ticks)
+    catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
         all_hits(p, request, w.fabric.prefill_instances)
     else:
@@ -225,48 +219,10 @@ def _on_arrival(p, request, now):
     s.out[request].charge = charge
     s.request[request].replica = known
     if not w.signals.scraped:
-        _change_load(p, request, now, 1.0, float(charge))
+        change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
     push_event(p, now + w.requests[request].host_ticks, _READY + request)
-
-
-@part
-def _change_load(p, request, now, requests, tokens):
-    """Change the load that routers see of an instance, at once or when it is old enough."""
-    s, w = tables(p)
-    replica, instance = s.request[request].replica, s.out[request].instance
-    if w.signals.load_age_ticks == 0:
-        s.loads[replica, instance] += requests
-        s.unprefilled[replica, instance] += tokens
-        return
-    entry = s.count[LOAD_END]
-    s.count[LOAD_END] += 1
-    s.load_log[entry].tick = now
-    s.load_log[entry].replica = replica
-    s.load_log[entry].instance = instance
-    s.load_log[entry].requests = requests
-    s.load_log[entry].tokens = tokens
-
-
-@part
-def _catch_up_loads(p, tick):
-    s, _ = tables(p)
-    entry = s.count[LOAD_NEXT]
-    while entry < s.count[LOAD_END] and s.load_log[entry].tick <= tick:
-        replica, instance = s.load_log[entry].replica, s.load_log[entry].instance
-        s.loads[replica, instance] += s.load_log[entry].requests
-        s.unprefilled[replica, instance] += s.load_log[entry].tokens
-        entry += 1
-    s.count[LOAD_NEXT] = entry
-
-
-@part
-def _next_turn(p, request, now):
-    _, w = tables(p)
-    following = w.requests[request].following
-    if following >= 0 and w.requests[following].arrival_tick < 0:
-        push_event(p, now + w.requests[following].think_ticks, _ARRIVAL + following)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -343,73 +299,12 @@ def begin_step(p, instance, now, skip):
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
         s.instance[instance].run_steps = steps
-        ticks = _ticks(p, instance, steps)
-        edge = _next_edge(p, now)
+        ticks = ticks_of(p, instance, steps)
+        edge = next_edge(p, now)
         if steps > 1 and edge > now and now + ticks > edge:
-            s.instance[instance].run_steps = _steps_by(p, instance, edge)
-            ticks = _ticks(p, instance, s.instance[instance].run_steps)
+            s.instance[instance].run_steps = steps_by(p, instance, edge)
+            ticks = ticks_of(p, instance, s.instance[instance].run_steps)
     set_timer(p, instance, now + ticks, instance)
-
-
-@part
-def _ticks(p, instance, steps):
-    s, w = tables(p)
-    batch = s.instance[instance].decoding_count
-    return run_ticks(
-        w.decode[batch].base,
-        w.decode[batch].per_token,
-        w.decode[batch].least,
-        batch,
-        s.instance[instance].context,
-        steps,
-    )
-
-
-@part
-def _steps_by(p, instance, tick):
-    """First step of the run that ends at ``tick`` or later; the last one if none does."""
-    s, _ = tables(p)
-    low, high = 1, s.instance[instance].run_steps
-    left = tick - s.instance[instance].step_start
-    while low < high:
-        middle = (low + high) >> 1
-        if _ticks(p, instance, middle) >= left:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@part
-def _cut(p, instance, now):
-    """End a run with the step in progress; one that ends right now has ended already."""
-    s, _ = tables(p)
-    if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
-        return
-    steps = _steps_by(p, instance, now + 1)
-    if steps < s.instance[instance].run_steps:
-        s.instance[instance].run_steps = steps
-        tick = s.instance[instance].step_start + _ticks(p, instance, steps)
-        set_timer(p, instance, tick, instance)
-
-
-@part
-def _next_edge(p, now):
-    """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
-    _, w = tables(p)
-    if now < w.window.start:
-        return w.window.start
-    if now >= w.window.end:
-        return -1
-    edge = w.window.start + ((now - w.window.start) // w.window.bin_ticks + 1) * w.window.bin_ticks
-    return min(edge, w.window.end)
-
-
-@part
-def _credit(p, table, instance, now, tokens):
-    _, w = tables(p)
-    if w.window.start <= now < w.window.end:
-        table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
 @part
@@ -427,8 +322,8 @@ def end_step(p, instance, now):
         s.instance[instance].decode_steps += steps
         s.instance[instance].context += batch * steps
         # all steps of a run but the last end in the bin in which it began
-        _credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
-        _credit(p, s.generated_tokens, instance, now, batch)
+        credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
+        credit(p, s.generated_tokens, instance, now, batch)
         done = s.instance[instance].decode_steps
         kept = 0
         for place in range(batch):
@@ -490,11 +385,11 @@ def _prefilled(p, instance, request, behind, now):
     s, w = tables(p)
     s.out[request].first_token = now
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    _credit(p, s.reused_tokens, instance, now, reused)
+    credit(p, s.reused_tokens, instance, now, reused)
     computed = w.requests[request].prompt_tokens - reused
-    _credit(p, s.computed_tokens, instance, now, computed)
-    _credit(p, s.generated_tokens, instance, now, 1)
-    _change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    credit(p, s.computed_tokens, instance, now, computed)
+    credit(p, s.generated_tokens, instance, now, 1)
+    change_load(p, request, now, 0.0, -float(s.out[request].charge))
     added = insert_path(p, request, instance, w.fabric.prefill_instances, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
@@ -526,10 +421,10 @@ def _complete(p, instance, request, now):
         release_decoded(p, request, instance)
     else:
         release_path(p, request, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens)
-        _change_load(p, request, now, -1.0, 0.0)
+        change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
-    _next_turn(p, request, now)
+    next_turn(p, request, now)
 
 
 # --- KV and links -------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ through ``next_waiting``.
 
 from __future__ import annotations
 
-from smetric_model.simulate._caches import account
+from smetric_model.simulate._arrivals import change_load
+from smetric_model.simulate._caches import account, release_path
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import start_pcie, start_transfer
 from smetric_model.simulate._state import POOL_FIRST, POOL_LAST, POOL_NEXT
@@ -116,8 +117,8 @@ def _start(p, request, chosen, now):
 
 @part
 def arrive(p, request, now):
-    """Take in a request whose KV is complete: it joins its instance's next step."""
-    s, _ = tables(p)
+    """Take in a request whose KV is complete; its prefill instance keeps the prefix only."""
+    s, w = tables(p)
     s.handover[request].transfer_done = now
     chosen = s.handover[request].decode_instance
     s.request[request].next_waiting = -1
@@ -126,6 +127,10 @@ def arrive(p, request, now):
     else:
         s.request[s.instance[chosen].last_waiting].next_waiting = request
     s.instance[chosen].last_waiting = request
+    prefilled = s.out[request].instance
+    release_path(p, request, prefilled, w.fabric.prefill_instances, w.engine.cache_block_tokens)
+    change_load(p, request, now, -1.0, 0.0)
+    account(p, prefilled, now)
 
 
 @part
