@@ -11,6 +11,8 @@ from __future__ import annotations
 from smetric_model.routing.compiled import choose
 from smetric_model.simulate._arrivals import ARRIVAL, catch_up_loads, change_load, next_turn
 from smetric_model.simulate._caches import (
+    account,
+    add_held,
     admit_path,
     all_hits,
     catch_up_index,
@@ -28,6 +30,7 @@ from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
     cancel_flow,
+    end_transfer,
     nic_rate,
     overlap,
     pop_flow,
@@ -36,15 +39,15 @@ from smetric_model.simulate._links import (
     start_nic,
     start_pcie,
 )
-from smetric_model.simulate._runs import (
-    account_held,
-    add_held,
-    credit,
-    cut_run,
-    next_edge,
-    steps_by,
-    ticks_of,
+from smetric_model.simulate._pools import (
+    arrive,
+    computing,
+    join_batch,
+    release_decoded,
+    start_transfers,
+    wait_for_room,
 )
+from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
     ARRIVED,
     DECODE,
@@ -128,13 +131,19 @@ def loop(p, first, skip):
             pop_event(p)
         elif source == 2:
             at += 1
-        wake = -1  # an instance that runs no step and may now
+        wake = also = -1  # instances that run no step and may now
         if kind == 0:
             _stop(p, index)
             end_step(p, index, now)
+            if w.fabric.prefill_instances < w.fabric.instances:
+                start_transfers(p, now)
             wake = index
         elif kind == 1:
             _on_link(p, index, now)
+        elif kind == 2 and s.out[index].first_token >= 0:
+            arrive(p, index, now)
+            wake = _wake(p, s.out[index].instance, now, False)
+            also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
             if s.request[index].due == now and s.request[index].fetching:
                 s.out[index].fetch_done = now
@@ -164,8 +173,11 @@ def loop(p, first, skip):
                 s.request[s.instance[instance].last_waiting].next_waiting = index
             s.instance[instance].last_waiting = index
             wake = _wake(p, instance, now, alone)
-        if wake >= 0:
+        if wake < 0:
+            wake, also = also, -1
+        while wake >= 0:
             begin_step(p, wake, now, skip)
+            wake, also = also, -1
         if w.clients.active and _is_full(p):
             s.count[FULL] = 1
             s.count[NOW] = now
@@ -245,12 +257,13 @@ def _on_arrival(p, request, now):
     prompt = w.requests[request].prompt_tokens
     catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
-        all_hits(p, request, w.fabric.instances)
+        all_hits(p, request, w.fabric.prefill_instances)
     else:
         catch_up_index(p, now - w.signals.index_age_ticks)
-        seen_hits(p, request, replica, w.fabric.instances)
-    for instance in range(w.fabric.instances):
+        seen_hits(p, request, replica, w.fabric.prefill_instances)
+    for instance in range(w.fabric.prefill_instances):
         s.hits[instance] *= w.engine.cache_block_tokens
+    known = 0 if w.signals.scraped else replica
     chosen, reason, following, random = choose(
         w.policy,
         prompt,
@@ -258,8 +271,8 @@ def _on_arrival(p, request, now):
         w.requests[request].est_hit_tokens,
         w.requests[request].session_key,
         s.hits,
-        s.loads[0 if w.signals.scraped else replica],
-        s.unprefilled[0 if w.signals.scraped else replica],
+        s.unprefilled[known] if w.signals.token_load else s.loads[known],
+        s.unprefilled[known],
         s.available,
         s.keys,
         s.next_instance[replica],
@@ -271,11 +284,11 @@ def _on_arrival(p, request, now):
     s.out[request].reason = reason
     charge = prompt - s.hits[chosen]
     s.out[request].charge = charge
-    s.request[request].replica = 0 if w.signals.scraped else replica
+    s.request[request].replica = known
     if not w.signals.scraped:
         change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
-        place_blindly(p, request, replica, chosen, w.fabric.instances)
+        place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
     due = now + w.requests[request].host_ticks
     s.request[request].due = due
     s.request[request].stage = HOST
@@ -289,6 +302,8 @@ def _on_arrival(p, request, now):
 def begin_step(p, instance, now, skip):
     """Schedule a step on an instance that runs none."""
     s, w = tables(p)
+    if instance >= w.fabric.prefill_instances:
+        join_batch(p, instance, now)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -325,7 +340,7 @@ def begin_step(p, instance, now, skip):
             s.request[request].chunk = min(s.request[request].todo, budget)
             budget -= s.request[request].chunk
             chunks += 1
-    account_held(p, instance, now)
+    account(p, instance, now)
     if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
         return
     s.instance[instance].step_start = now
@@ -397,11 +412,11 @@ def end_step(p, instance, now):
         return
     count = s.instance[instance].prefilling_count
     kept = 0
-    computing = 0  # prompts that go on being computed
+    going_on = 0  # prompts that go on being computed
     for place in range(count):
         request = s.prefilling[instance, place]
         if not s.request[request].fetching and s.request[request].chunk < s.request[request].todo:
-            computing += 1
+            going_on += 1
     for place in range(count):
         request = s.prefilling[instance, place]
         chunk = s.request[request].chunk
@@ -411,7 +426,7 @@ def end_step(p, instance, now):
             s.request[request].at += chunk
             if s.request[request].todo == 0:
                 # those behind it in this step still count as computing
-                behind = computing + _completing(p, instance, place + 1, count)
+                behind = going_on + _completing(p, instance, place + 1, count)
                 _prefilled(
                     p,
                     instance,
@@ -437,7 +452,7 @@ def _completing(p, instance, first, count):
 
 
 @part
-def _prefilled(p, instance, request, computing, now):
+def _prefilled(p, instance, request, behind, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s, w = tables(p)
     s.out[request].first_token = now
@@ -448,11 +463,13 @@ def _prefilled(p, instance, request, computing, now):
     credit(p, s.generated_tokens, instance, now, 1)
     change_load(p, request, now, 0.0, -float(s.out[request].charge))
     reach = w.requests[request].blocks
-    added = insert_path(p, request, instance, w.fabric.instances, reach, now)
+    added = insert_path(p, request, instance, w.fabric.prefill_instances, reach, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
-    if not single:
-        s.request[request].stage = DECODE
+    s.request[request].stage = DECODE
+    if not single and w.fabric.prefill_instances < w.fabric.instances:
+        wait_for_room(p, request)
+    elif not single:
         s.decoding[instance, s.instance[instance].decoding_count] = request
         s.instance[instance].decoding_count += 1
         s.request[request].finish_at = (
@@ -462,7 +479,7 @@ def _prefilled(p, instance, request, computing, now):
     if w.fabric.global_blocks > 0:
         written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
-            busy = s.instance[instance].decoding_count + computing > 0
+            busy = s.instance[instance].decoding_count + behind > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
             _start_write(p, instance, work, request, now)
     if single:
@@ -473,8 +490,11 @@ def _prefilled(p, instance, request, computing, now):
 def _complete(p, instance, request, now):
     s, w = tables(p)
     s.out[request].done = now
-    release_path(p, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
-    change_load(p, request, now, -1.0, 0.0)
+    if instance >= w.fabric.prefill_instances:
+        release_decoded(p, request, instance)
+    else:
+        release_path(p, request, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens)
+        change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
     next_turn(p, request, now)
@@ -494,13 +514,15 @@ def _usable(p, blocks, prompt):
 def _admit(p, instance, request, now):
     s, w = tables(p)
     prompt = w.requests[request].prompt_tokens
-    total = prompt + w.requests[request].output_tokens
+    total = prompt
+    if w.fabric.prefill_instances == w.fabric.instances:
+        total += w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
         p,
         request,
         instance,
-        w.fabric.instances,
+        w.fabric.prefill_instances,
         w.engine.cache_block_tokens,
         total + w.engine.fixed_state_tokens,
         now,
@@ -552,11 +574,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
-        busy = s.instance[instance].decoding_count > 0
-        for place in range(s.instance[instance].prefilling_count):
-            if not s.request[s.prefilling[instance, place]].fetching:
-                busy = True
-        work = _nic_work(p, fetched, busy)
+        work = _nic_work(p, fetched, computing(p, instance))
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
@@ -585,6 +603,9 @@ def _on_link(p, link, now):
         if link % 2 == 1:
             s.request[request].writing = -1
             return  # a write: nobody waits for it
+    elif link >= 2 * w.fabric.nodes + w.fabric.instances:
+        request = link - 2 * w.fabric.nodes - w.fabric.instances
+        end_transfer(p, request, now)
     else:
         instance = link - 2 * w.fabric.nodes
         advance_pcie(p, instance, now)
@@ -592,6 +613,7 @@ def _on_link(p, link, now):
         schedule_pcie(p, instance, now)
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
-        due = now + w.fabric.fixed_fetch_ticks
+        # KV on its way to the decode pool has no fixed time: docs/simulate.md
+        due = now + (w.fabric.fixed_fetch_ticks if s.out[request].first_token < 0 else 0)
         s.request[request].due = due
         push_event(p, due, _FETCHED + request)

@@ -10,8 +10,6 @@ from smetric_model.simulate._state import STEPS
 from smetric_model.simulate.steps import run_ticks
 
 __all__ = [
-    "account_held",
-    "add_held",
     "credit",
     "cut_run",
     "next_edge",
@@ -105,22 +103,3 @@ def settle_run(p, instance, now):
     s.instance[instance].run_steps = 1
     tick = s.instance[instance].step_start + ticks_of(p, instance, 1)
     set_timer(p, instance, tick, instance)
-
-
-@part
-def add_held(p, instance, now):
-    """Add up the KV of running requests over time."""
-    s, _ = tables(p)
-    inside = overlap(p, s.instance[instance].held_since, now)
-    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)
-
-
-@part
-def account_held(p, instance, now):
-    """Note how much KV running requests hold from now on."""
-    s, w = tables(p)
-    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
-    if held != s.instance[instance].held:
-        add_held(p, instance, now)
-        s.instance[instance].held = held
-        s.instance[instance].held_since = now

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from smetric_model.simulate._arrivals import ARRIVAL, change_load, next_turn
-from smetric_model.simulate._caches import insert_path, release_path
+from smetric_model.simulate._caches import account, insert_path, release_path
 from smetric_model.simulate._heaps import push_event
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
@@ -14,7 +14,7 @@ from smetric_model.simulate._links import (
     schedule_nics,
     schedule_pcie,
 )
-from smetric_model.simulate._runs import account_held, credit, settle_run
+from smetric_model.simulate._runs import credit, settle_run
 from smetric_model.simulate._state import (
     EXPIRY_END,
     EXPIRY_NEXT,
@@ -158,7 +158,7 @@ def _leave_engine(p, instance, request, now):
     what it computes is not kept.
     """
     s, w = tables(p)
-    instances, block = w.fabric.instances, w.engine.cache_block_tokens
+    instances, block = w.fabric.prefill_instances, w.engine.cache_block_tokens
     computed = 0
     if s.request[request].stage == PREFILL:
         _take_out(s.prefilling[instance], s.instance[instance].prefilling_count, request)
@@ -187,7 +187,7 @@ def _leave_engine(p, instance, request, now):
             credit(p, s.generated_tokens, instance, now, 1)
         s.request[request].made = made
     release_path(p, request, instance, instances, block)
-    account_held(p, instance, now)
+    account(p, instance, now)
     return computed
 
 

@@ -66,7 +66,10 @@ def load_laws(replay: Replay) -> Iterator[Violation]:
     ------
     Violation
     """
-    flying = np.flatnonzero((replay.placed >= 0) & (replay.done < 0))
+    flying = (replay.placed >= 0) & (replay.done < 0)
+    if replay.transfer_done.size:  # its prefill instance is done with it
+        flying &= replay.transfer_done < 0
+    flying = np.flatnonzero(flying)
     prompt = flying[replay.first_token[flying] < 0]
     size = replay.loads_end.size
     requests = np.bincount(replay.instance[flying], minlength=size)
