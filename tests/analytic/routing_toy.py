@@ -83,10 +83,9 @@ def _pop(times, items, count):
 
 @njit(cache=True)
 def _run(
-    seed, policy, instances, session_rate, rates, turns, gaps, weights, hits,
+    rng, policy, instances, session_rate, rates, turns, gaps, weights, hits,
     evict, shares, prefixes, first_own, retention, warmup, until, window,
 ):  # fmt: skip
-    np.random.seed(seed)
     frameworks = shares.size
     space = 1 << 17
     home = np.zeros(space, np.int64)
@@ -128,12 +127,12 @@ def _run(
     held = np.zeros(frameworks)
     samples = 0
     next_sample = warmup
-    next_instance, random_state = 0, np.uint64(seed + 1)
+    next_instance, random_state = 0, np.uint64(1)
     now = 0.0
-    next_session = -np.log(np.random.random()) / session_rate
+    next_session = -np.log(rng.random()) / session_rate
     total_rate = 0.0
     while now < until:
-        due = now + (-np.log(np.random.random()) / total_rate if total_rate > 0 else 1e30)
+        due = now + (-np.log(rng.random()) / total_rate if total_rate > 0 else 1e30)
         event, at = 0, due
         if next_session < at:
             event, at = 1, next_session
@@ -167,7 +166,7 @@ def _run(
                         held[f] += 1
             next_sample += window
         if event == 0:
-            mark = np.random.random() * total_rate
+            mark = rng.random() * total_rate
             i = 0
             while i < instances - 1:
                 rate = rates[min(int(loads[i]), levels) - 1] if loads[i] > 0 else 0.0
@@ -177,7 +176,7 @@ def _run(
                 i += 1
             while loads[i] == 0:
                 i -= 1
-            which = np.random.randint(int(loads[i]))
+            which = rng.integers(0, int(loads[i]))
             s = present[i, which]
             loads[i] -= 1
             present[i, which] = present[i, int(loads[i])]
@@ -197,17 +196,17 @@ def _run(
                 spare[spare_count] = s
                 spare_count += 1
             else:
-                _push(times, items, thinking, now + gaps[np.random.randint(gaps.size)], s)
+                _push(times, items, thinking, now + gaps[rng.integers(0, gaps.size)], s)
                 thinking += 1
         else:
             if event == 1:
-                next_session = now - np.log(np.random.random()) / session_rate
+                next_session = now - np.log(rng.random()) / session_rate
                 spare_count -= 1
                 s = spare[spare_count]
-                left[s] = turns[np.random.randint(turns.size)]
+                left[s] = turns[rng.integers(0, turns.size)]
                 done[s] = 0
-                weight[s] = weights[np.random.randint(weights.size)]
-                mark = np.random.random()
+                weight[s] = weights[rng.integers(0, weights.size)]
+                mark = rng.random()
                 f = 0
                 while f < frameworks - 1 and mark >= shares[f]:
                     mark -= shares[f]
@@ -220,12 +219,12 @@ def _run(
             for i in range(instances):
                 hit[i] = prefixes[f] if now - used[f, i] <= retention else 0
             if event == 1:
-                prompt = prefixes[f] + first_own[np.random.randint(first_own.size)]
+                prompt = prefixes[f] + first_own[rng.integers(0, first_own.size)]
                 expected = 0
             else:
-                pick = np.random.randint(hits.shape[0])
+                pick = rng.integers(0, hits.shape[0])
                 prompt, expected = hits[pick, 0], hits[pick, 1]
-                if evict == 0.0 or np.random.random() >= evict:
+                if evict == 0.0 or rng.random() >= evict:
                     hit[home[s]] = expected
             chosen, reason, next_instance, random_state = choose(
                 policy, prompt, done[s], expected, np.uint64(s * 7919 + 1), hit, loads, queued,
@@ -318,7 +317,7 @@ def run_toy(
     record = np.array([pack(policy)])[0]
     until = warmup_s + requests / rate_rps
     out = _run(
-        seed,
+        np.random.default_rng(seed),
         record,
         instances,
         rate_rps / float(turns.mean()),

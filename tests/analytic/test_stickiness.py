@@ -255,7 +255,7 @@ def test_turn_laws():
     assert np.isnan(return_to_first_ratio(0.5, 4, TurnLaw.geometric(1.0)))
 
 
-# --- simulated cells of the study of the closure: N = 32, A = 2, E = .25, 33 turns, gap 15.3 s -----
+# --- simulated cells of the study of the closure: N = 32, A = 2, E = .25, 33 turns, gap 15.3 s ----
 # (a discrete-event simulation of the same toy by others; its noise is about 2 % of the migration)
 
 OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0)
@@ -375,7 +375,7 @@ def test_against_the_toy(run_toy, case):
             follow_ups=one_hit(*hit),
             arrival_rate_rps=toy.arrival_rate,
             turns=TurnLaw.from_follow_up_ratio(toy.follow_up_ratio),
-        )  # fmt: skip
+        )
     )
     assert solved.migrated_ratio == pytest.approx(toy.migrated.sum(), abs=tolerance)
     assert solved.return_to_first_ratio == pytest.approx(toy.return_to_first, abs=0.03)
