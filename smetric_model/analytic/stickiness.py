@@ -377,7 +377,9 @@ class _Closure:
     ) -> FloatArray:
         """Law that balances, the flow to the least loaded solved for rather than iterated."""
         rule = self.rule
-        if self.n == 1 or rule.first_turn == "hash" or rule.kind in ("blind", "never"):
+        if self.blind_law is not None:
+            return self.blind_law
+        if self.n == 1 or rule.first_turn == "hash" or rule.kind == "never":
             return _birth_death(births, completion)
         fixed = self.first_rate + self.follow_rate * self.evicted
         moving = np.full(self.levels, self.follow_rate * leave)
@@ -394,6 +396,8 @@ class _Closure:
         self, field: Field, stay: FloatArray, leave_at: FloatArray | None, leave: float
     ) -> FloatArray:
         """Free flow received at each load ÷ its rate per instance; its mean over the law is 1."""
+        if self.cluster.policy.name == "power-of-two" and self.n > 1:
+            return self.sink(field.at_least, field.law, 2)
         if self.blind_law is not None:
             law = np.maximum(self.blind_law, 1e-300)
             up = np.append(law[1:] * self.base / (law[:-1] * self.rate), 0.0)
