@@ -66,10 +66,10 @@ def load_laws(replay: Replay) -> Iterator[Violation]:
     ------
     Violation
     """
-    flying = (replay.placed >= 0) & (replay.done < 0)
+    counted_still = (replay.placed >= 0) & (replay.done < 0)
     if replay.transfer_done.size:  # its prefill instance is done with it
-        flying &= replay.transfer_done < 0
-    flying = np.flatnonzero(flying)
+        counted_still &= replay.transfer_done < 0
+    flying = np.flatnonzero(counted_still)
     prompt = flying[replay.first_token[flying] < 0]
     size = replay.loads_end.size
     requests = np.bincount(replay.instance[flying], minlength=size)
