@@ -1,8 +1,8 @@
 """Packages named as their verb: ``smetric_model.bound`` is a package and may be called as well.
 
-Importing a subpackage binds its name in ``smetric_model``, where the function of that name is looked
-for; so that ``from smetric_model import bound`` can be called whichever came first, so can the
-package.
+Importing a subpackage binds its name in ``smetric_model``, where the function of that name is
+looked for.  Both can be called, so that it does not matter which one ``from smetric_model import
+bound`` finds.
 """
 
 from __future__ import annotations

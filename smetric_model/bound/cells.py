@@ -1,8 +1,9 @@
 """Columns of a linear program: requests and pieces, alike ones merged into cells.
 
-A cell holds the sums of what it merges.  The merged program only *proposes prices*; what the prices
-prove is worked out on every request and piece (:mod:`smetric_model.bound.certify`), so merging can
-weaken a bound and never break it.  With ``detail = inf`` nothing is merged and the program is exact.
+A cell holds the sums of what it merges.  The merged program only *proposes prices*; what the
+prices prove is worked out on every request and piece (:mod:`smetric_model.bound.certify`), so
+merging can weaken a bound and never break it.  With ``detail = inf`` nothing is merged and the
+program is exact.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _bins(values: FloatArray, per_e: float) -> IntArray:
 
 
 def _codes(*keys: IntArray) -> tuple[IntArray, int]:
-    """Number of each distinct combination, counted from 0."""
+    """Return the number of each distinct combination, counted from 0."""
     if not keys[0].size:
         return np.zeros(0, np.int64), 0
     combined = np.zeros(keys[0].size, np.int64)
@@ -126,7 +127,7 @@ def make_cells(problem: Problem, edges_s: FloatArray, *, detail: float, by_value
         code, count = _codes(*keys)
 
     def total(values: FloatArray) -> FloatArray:
-        return np.bincount(code, values, count)
+        return np.asarray(np.bincount(code, values, count), dtype=np.float64)
 
     def representative(values: IntArray, codes: IntArray, size: int) -> IntArray:
         result = np.zeros(size, np.int64)
@@ -194,7 +195,7 @@ def _piece_cells(
         )
 
     def total(values: FloatArray) -> FloatArray:
-        return np.bincount(code, values, count)
+        return np.asarray(np.bincount(code, values, count), dtype=np.float64)
 
     def representative(values: IntArray) -> IntArray:
         result = np.zeros(count, np.int64)

@@ -194,7 +194,8 @@ def _between(
         return np.zeros(start.size)
     if price.size == 1:
         low, high = edges_s[0], edges_s[1]
-        return price[0] * np.maximum(np.clip(end, low, high) - np.clip(start, low, high), 0.0)
+        inside = np.maximum(np.clip(end, low, high) - np.clip(start, low, high), 0.0)
+        return np.asarray(price[0] * inside)
     total = np.concatenate(([0.0], np.cumsum(price * np.diff(edges_s))))
     return np.asarray(np.interp(end, edges_s, total) - np.interp(start, edges_s, total))
 

@@ -186,7 +186,7 @@ def minorants(
     most = max(token_budget, max_running_requests)
     tokens = np.arange(1.0, most + 1.0)
     places = max_running_requests
-    result = []
+    result: list[Minorant] = []
     for theta in _DENSE_SPLITS:
         for upsilon in _EAGER_SPLITS if eager else (1.0,):
             time, head = _token_times(model, tokens, theta, upsilon)
@@ -203,21 +203,21 @@ def minorants(
                 g = np.minimum(least, decode_only) if mixed else decode_only
                 g = g + head[:places] + upsilon * model.linear_state_s * tokens[:places]
                 below = _concave_below(g)
-                for omega in _PLACE_SHARES:
-                    result.append(
-                        Minorant(
-                            prefill_token_s=beta
-                            + upsilon * model.attention_pair_s * model.attention_tile_tokens,
-                            prefill_pair_s=upsilon * model.attention_pair_s,
-                            decode_key_s=upsilon
-                            * max(model.attention_decode_key_s, model.kv_token_s),
-                            decode_share_s=below,
-                            place_share=omega,
-                            places=places,
-                            label=f"prefill {split:g}, dense {theta:g}, places {omega:g}"
-                            + (f", launch {1 - upsilon:g}" if eager else ""),
-                        )
+                label = f"prefill {split:g}, dense {theta:g}"
+                label += f", launch {1 - upsilon:g}" if eager else ""
+                result.extend(
+                    Minorant(
+                        prefill_token_s=beta
+                        + upsilon * model.attention_pair_s * model.attention_tile_tokens,
+                        prefill_pair_s=upsilon * model.attention_pair_s,
+                        decode_key_s=upsilon * max(model.attention_decode_key_s, model.kv_token_s),
+                        decode_share_s=below,
+                        place_share=omega,
+                        places=places,
+                        label=f"{label}, places {omega:g}",
                     )
+                    for omega in _PLACE_SHARES
+                )
     return result
 
 

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic.latency import host_time_s
 from smetric_model.bound.minorant import Minorant, least_step_s, minorants
 from smetric_model.errors import SpecError
 from smetric_model.simulate.steps import TICKS_PER_S
@@ -35,6 +35,25 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+_BY_REQUEST = (
+    "row",
+    "arrival_s",
+    "due_s",
+    "value_tokens",
+    "prompt_tokens",
+    "output_tokens",
+    "base_tokens",
+    "base_pairs",
+    "decode_tokens",
+    "decode_keys",
+    "pinned_tokens",
+    "pool_share",
+    "written_tokens",
+    "slack_s",
+    "decode_step_s",
+    "nic_work_per_token",
+)
 
 #: Where the global tier may put KV: spread over the nodes, or wherever it is needed next.
 Layout = Literal["spread", "free"]
@@ -88,8 +107,9 @@ class Capacities:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Arrays of shape (requests,), of the servable requests that arrive in the window in order of
-    arrival; and of shape (pieces,), sorted by request.
+    """Servable requests that arrive in the window, the pieces of their prefixes, the cluster.
+
+    Arrays are of shape (requests,), in order of arrival, or (pieces,), sorted by request.
 
     Attributes
     ----------
@@ -209,14 +229,7 @@ class Problem:
         keep = np.flatnonzero(mask)
         pieces = mask[self.piece_request]
         counts = np.diff(self.offsets)[keep]
-        changes: dict[str, object] = {
-            name: getattr(self, name)[keep]
-            for name in (
-                "row arrival_s due_s value_tokens prompt_tokens output_tokens base_tokens"
-                " base_pairs decode_tokens decode_keys pinned_tokens pool_share written_tokens"
-                " slack_s decode_step_s nic_work_per_token"
-            ).split()
-        }
+        changes: dict[str, object] = {name: getattr(self, name)[keep] for name in _BY_REQUEST}
         changes |= {
             name: getattr(self, name)[pieces]
             for name in ("piece_tokens", "piece_pairs", "gap_start_s", "gap_end_s")
@@ -267,7 +280,7 @@ def problem_of(
 def _simulated_form(scenario: Scenario) -> Scenario:
     """Return the scenario in a form whose arrays can be prepared: they are the same."""
     cluster = scenario.cluster
-    changes = {
+    changes: dict[str, Any] = {
         "cluster.serving": "colocated",
         "cluster.prefill_instances": None,
         "cluster.decode_instances": None,
@@ -356,7 +369,7 @@ def _chain(
     levels = depth[order]
     rank = np.argsort(levels, kind="stable")
     bounds = np.searchsorted(levels[rank], np.arange(levels.max(initial=0) + 2))
-    for low, high in zip(bounds[1:-1], bounds[2:], strict=True):
+    for low, high in itertools.pairwise(bounds[1:]):
         rows = order[rank[low:high]]
         above = previous[rows]
         out[rows] = out[above] + least[above] + think[rows]

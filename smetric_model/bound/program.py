@@ -30,12 +30,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """Minimise ``cost @ x`` subject to ``equal @ x = 0``, ``less @ x <= 0``, the capacity rows and
-    ``lower <= x <= upper``.
+    """A linear program, in the form that every solver takes.
 
-    A capacity row is ``limited @ x <= factor · width`` (times θ, the last variable, where the
-    least multiple of the capacities is looked for); ``factor`` is 1 for the problem's own
-    capacities and a parameter for sweeps.
+    Minimise ``cost @ x`` subject to ``equal @ x = 0``, ``less @ x <= 0``, the capacity rows and
+    ``lower <= x <= upper``.  A capacity row is ``limited @ x <= factor · width`` (times θ, the last
+    variable, where the least multiple of the capacities is looked for); ``factor`` is 1 for the
+    problem's own capacities and a parameter for sweeps.
 
     Attributes
     ----------
@@ -183,10 +183,10 @@ def build_program(
     def capacity(resource: str) -> float:
         return capacity_of(problem.capacities, problem.write_through, resource)
 
-    def chain(parts: list[tuple[Any, FloatArray]]) -> IntArray:
+    def chain(parts: list[tuple[Any, Any, Any]]) -> IntArray:
         """Work that runs through a chain: the columns of its service by window.
 
-        ``parts`` are (columns, seconds of capacity a unit) by request cell.
+        ``parts`` are (columns, their request cells, seconds of capacity a unit).
         """
         nonlocal size
         service, waiting, ahead = (size + k * windows + np.arange(windows) for k in range(3))
@@ -202,7 +202,7 @@ def build_program(
         equal.add(taken + j, service, -1.0)
         equal.add(taken + j[:-1], ahead[:-1], 1.0)
         equal.add(taken + j[1:], ahead[:-1], -1.0)
-        for columns, owner, amount in parts:  # type: ignore[misc]
+        for columns, owner, amount in parts:
             equal.add(released + cells.release[owner], columns, -amount)
             equal.add(taken + cells.due[owner], columns, amount)
         return service
@@ -228,14 +228,14 @@ def build_program(
                 np.add.at(demand, owner, extra[row])
                 parts += [(local, owner, -extra[row] * per), (fetch, owner, -extra[row] * per)]
             parts.append((served, served, demand * per))
-            limited.add(cap(name, row) + window, chain(parts), 1.0)  # type: ignore[arg-type]
+            limited.add(cap(name, row) + window, chain(parts), 1.0)
     # KV: kept over intervals, and pinned by running requests
     pinned = cells.pin.copy()
     np.add.at(pinned, owner, cells.recompute_pin)
     pools: dict[str, IntArray] = {}
     per_local = 1.0 / capacity("local")
     pools["local"] = chain(
-        [  # type: ignore[arg-type]
+        [
             (served, served, pinned * per_local),
             (local, owner, -cells.recompute_pin * per_local),
             (fetch, owner, -cells.recompute_pin * per_local),
@@ -243,7 +243,7 @@ def build_program(
     )
     if problem.decode_rows:
         pools["decode_local"] = chain(
-            [(served, served, cells.decode_pin / capacity("decode_local"))]  # type: ignore[arg-type, list-item]
+            [(served, served, cells.decode_pin / capacity("decode_local"))]
         )
 
     def occupancy(row: int, columns: IntArray, per: float) -> None:
@@ -282,7 +282,7 @@ def build_program(
                 parts = [(fetch, owner, amount * per)]
                 if name == "nic" and writes and problem.write_through:
                     parts.append((served, served, cells.written * per))
-                limited.add(cap(name, 0) + window, chain(parts), 1.0)  # type: ignore[arg-type]
+                limited.add(cap(name, 0) + window, chain(parts), 1.0)
     # a piece is local, fetched or recomputed, of what is served
     first = less.block(pieces)
     index = np.arange(pieces)

@@ -268,7 +268,7 @@ def _utilisations(problem: Problem, volume: Volume) -> dict[str, float]:
 
 
 def _within_slo(goodput: Timed, window_s: float) -> dict[str, float]:
-    """The goodput bound, split as the program's own plan splits it."""
+    """Return the goodput bound, split as the program's own plan splits it."""
     plan = goodput.plan
     total = goodput.total_within_slo_tps
     result = {"total_within_slo_tps": total}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import sys
 import threading
@@ -101,8 +102,7 @@ class Solution:
 @cache
 def _highs_without_banner() -> None:
     """Let HiGHS greet once, unheard: its first instance in a process writes to stdout."""
-    import highspy
-
+    highspy: Any = importlib.import_module("highspy")
     sys.stdout.flush()
     kept = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -172,8 +172,7 @@ class Sweep:
         return self._solve_cvxpy(factor)
 
     def _solve_cvxpy(self, factor: FloatArray) -> Solution:
-        import cvxpy as cp
-
+        cp: Any = importlib.import_module("cvxpy")
         options, program = self.options, self.program
         start = time.perf_counter()
         if options.solver not in cp.installed_solvers():
@@ -206,8 +205,7 @@ class Sweep:
         )
 
     def _cvxpy_problem(self) -> tuple[Any, Any, Any, Any]:
-        import cvxpy as cp
-
+        cp: Any = importlib.import_module("cvxpy")
         program = self.program
         x = cp.Variable(program.cost.size, bounds=[program.lower, program.upper])
         parameter = cp.Parameter(program.width_s.size, nonneg=True)
@@ -237,8 +235,7 @@ class Sweep:
         return {}
 
     def _solve_highs(self, factor: FloatArray) -> Solution:
-        import highspy
-
+        highspy: Any = importlib.import_module("highspy")
         program = self.program
         start = time.perf_counter()
         if self._built is None:
@@ -277,9 +274,9 @@ class Sweep:
         )
 
     def _highs_model(self, factor: FloatArray) -> Any:
-        import highspy
         from scipy import sparse
 
+        highspy: Any = importlib.import_module("highspy")
         program = self.program
         inequalities, upper = program.as_inequalities(factor)
         equal = program.equal.shape[0]

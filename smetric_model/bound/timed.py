@@ -8,6 +8,7 @@ that reach over a block's end are dropped, which only weakens a bound.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -114,7 +115,7 @@ def windows_of(problem: Problem, window_s: float) -> FloatArray:
     count = max(1, int(np.ceil(problem.window_s / window_s - 1e-9)))
     edges = np.linspace(problem.start_s, problem.end_s, count + 1)
     last = float(problem.due_s.max(initial=problem.end_s))
-    tail = []
+    tail: list[float] = []
     width = window_s
     while problem.end_s + sum(tail) < last:
         tail.append(width)
@@ -177,7 +178,7 @@ def timed_bound(
     size = (0, 0, 0)
     stopped = False
     start_weak = _weak_prices(problem, edges_s, fallback, scale)
-    for number, (low, high) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for number, (low, high) in enumerate(itertools.pairwise(cuts.tolist())):
         inside = (problem.arrival_s >= edges_s[low]) & (problem.arrival_s < edges_s[high])
         if high == inner:
             inside |= problem.arrival_s >= edges_s[high]

@@ -412,7 +412,7 @@ def volume_by_thresholds(
             best = theta, costs, prices
         used = usage_of(problem, costs.mode)
         order = [(name, row) for name, values in used.items() for row in range(values.size)]
-        cuts.append(np.concatenate([values for values in used.values()]))
+        cuts.append(np.concatenate(list(used.values())))
     assert best is not None
     theta, costs, prices = best
     volume = _volume(problem, theta, costs, prices, "optimal", [], 0.0, start)

@@ -47,7 +47,7 @@ def test_json_is_one_object_with_bounds(scenario_file):
     assert answer["verb"] == "bound"
     assert answer["policy"] == "timed"
     assert answer["valid"] is True
-    assert 0 < answer["total_within_slo_tps"]
+    assert answer["total_within_slo_tps"] > 0
     assert answer["detail"]["volume"]["load_multiple"] > 1
     assert sum(answer["detail"]["volume"]["elasticity"].values()) == pytest.approx(1)
     assert answer["detail"]["goodput"]["served_ratio"] <= 1
