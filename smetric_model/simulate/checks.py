@@ -235,7 +235,9 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         min(window.end, replay.end_tick),
         covered,
     )
-    wrong = replay.busy_ticks > covered if inputs.fabric.stall else replay.busy_ticks != covered
+    # a request that was preempted may wait for one whose KV is being fetched
+    idle = inputs.fabric.stall or replay.preemptions.any()
+    wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))
         yield Violation(
