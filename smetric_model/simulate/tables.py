@@ -162,18 +162,15 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
     count, window_s = inputs.fabric.instances, _window_s(inputs)
     placed = requests["instance"].to_numpy()
     first = requests["turn"].to_numpy() == 0
-    role = np.full(count, "colocated", dtype=object)
     if is_disaggregated(inputs):
         placed = np.concatenate((placed, requests["decode_instance"].to_numpy()))
         first = np.concatenate((first, first))
-        role[:] = "decode"
-        role[: inputs.fabric.prefill_instances] = "prefill"
     ticks = window_s * TICKS_PER_S
     tokens = _window_tokens(replay)
     return pd.DataFrame(
         {
             "instance": np.arange(count),
-            "role": role,
+            "role": _roles(inputs),
             "requests": np.bincount(placed[placed >= 0], minlength=count),
             "first_turns": np.bincount(placed[(placed >= 0) & first], minlength=count),
             **{f"{name}_tps": tokens[name].sum(axis=1) / window_s for name in _TOKENS},
@@ -194,6 +191,14 @@ def is_disaggregated(inputs: Inputs) -> bool:
         What was simulated.
     """
     return inputs.fabric.prefill_instances < inputs.fabric.instances
+
+
+def _roles(inputs: Inputs) -> NDArray[np.object_]:
+    role = np.full(inputs.fabric.instances, "colocated", dtype=object)
+    if is_disaggregated(inputs):
+        role[:] = "decode"
+        role[: inputs.fabric.prefill_instances] = "prefill"
+    return role
 
 
 def _window_s(inputs: Inputs) -> float:
@@ -285,7 +290,7 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     -------
     DataFrame
         One line an instance and interval of :data:`~smetric_model.simulate.prepare.BIN_S` inside
-        the window (the last may be shorter): ``instance``; ``start_s``, from the start of the
+        the window (the last may be shorter): ``instance`` and its ``role``; ``start_s``, from the start of the
         warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
         ``computed_prompt_tokens``, ``reused_prompt_tokens``, ``output_tokens``,
         ``total_tokens``); and averages over the interval (``inflight_requests``,
@@ -304,6 +309,7 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "instance": np.repeat(np.arange(instances), bins),
+            "role": np.repeat(_roles(prepared.inputs), bins),
             "start_s": np.tile(start / TICKS_PER_S, instances),
             "length_s": np.tile(length / TICKS_PER_S, instances),
             **{f"{k}_tokens": v.ravel() for k, v in _window_tokens(replay).items()},

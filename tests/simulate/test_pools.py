@@ -305,6 +305,8 @@ def test_tables_and_columns_of_the_pools(small_trace):
     result = simulate_in_detail(disaggregated(small_trace))
     outcome, instances = result.outcome, result.outcome.instances
     assert instances["role"].tolist() == ["prefill"] * 3 + ["decode"] * 2
+    roles = result.series().groupby("instance")["role"].unique()
+    assert [role for (role,) in roles] == instances["role"].tolist()
     several = (outcome.requests["decode_instance"] >= 0).sum()
     assert instances["requests"][3:].sum() == several
     assert instances["prompt_tps"][3:].sum() == 0.0
