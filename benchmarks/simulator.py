@@ -68,8 +68,8 @@ def replay(instances: int, rate_rps: float, requests: int, decode: int = 0) -> N
     tokens = int((data.prompt_tokens + data.output_tokens)[result.order].sum())
     print(
         f"{instances:5d} instances ({decode} only decode), {rate_rps:g}/s: {count:,} requests,"
-        f" mean prompt {data.prompt_tokens[result.order].mean():,.0f}; engine {count / wall:,.0f} requests/s"
-        f" ({count / cpu:,.0f} per core-second), {tokens / wall / 1e9:.2f} G tokens/s,"
+        f" mean prompt {data.prompt_tokens[result.order].mean():,.0f}; engine {count / wall:,.0f}"
+        f" requests/s ({count / cpu:,.0f} per core-second), {tokens / wall / 1e9:.2f} G tokens/s,"
         f" {result.counts['events'] / wall / 1e6:.2f} M events/s,"
         f" {result.counts['steps'] / count:.0f} steps/request"
         f" in {result.counts['runs'] / count:.1f} runs; with preparation, Outcome and tables"
