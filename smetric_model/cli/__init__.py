@@ -22,6 +22,7 @@ __all__ = ["main"]
 
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
