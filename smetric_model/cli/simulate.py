@@ -47,6 +47,9 @@ _KEYS = {
 }
 
 
+_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
+
+
 @click.command("simulate")
 @click.argument(
     "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -257,10 +260,9 @@ def _print(outcome: Outcome) -> None:
     if not math.isnan(number("prefill_compute_utilisation_ratio")):
         del shares["used"]
         shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
             for pool in ("prefill", "decode")
         }
-        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()
