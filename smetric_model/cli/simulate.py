@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ _KEYS = {
     "token_budget": "engine.token_budget",
     "max_running_requests": "engine.max_running_requests",
     "instances": "cluster.instances",
+    "prefill_instances": "cluster.prefill_instances",
+    "decode_instances": "cluster.decode_instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
     "policy": "router.policy",
@@ -59,6 +62,12 @@ _KEYS = {
 @click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
 @click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
+@click.option(
+    "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
+)
+@click.option(
+    "--decode-instances", type=click.IntRange(1), help="Disaggregated serving: decode pool."
+)
 @click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.")
 @click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
 @click.option(
@@ -162,6 +171,9 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
         changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
         if Path(given["llm"]).is_file():
             given["llm"] = str(Path(given["llm"]).resolve())
+    if given["prefill_instances"] is not None or given["decode_instances"] is not None:
+        # the sum of the pools, unless --instances says otherwise
+        changes |= {"cluster.serving": "disaggregated", "cluster.instances": None}
     for option, key in _KEYS.items():
         if given[option] is not None:
             changes[key] = given[option]
@@ -215,12 +227,17 @@ def print_outcome(outcome: Outcome) -> None:
         ],
     )
     statistics = ("mean", "p50", "p90", "p99")
+    latencies = ["ttft", "tpot", "e2e", "queue", "fetch", "transfer_wait", "transfer"]
+    latencies = [name for name in latencies if not math.isnan(number(f"{name}_mean_s"))]
     print_table(
         "Seconds",
         ["", *statistics],
         [
-            [name.upper(), *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics)]
-            for name in ("ttft", "tpot", "e2e", "queue", "fetch")
+            [
+                name.upper().replace("_", " "),
+                *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics),
+            ]
+            for name in latencies
         ],
     )
     shares = {
@@ -229,6 +246,13 @@ def print_outcome(outcome: Outcome) -> None:
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
         "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
     }
+    if not math.isnan(number("prefill_compute_utilisation_ratio")):
+        del shares["used"]
+        shares |= {
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            for pool in ("prefill", "decode")
+        }
+        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()

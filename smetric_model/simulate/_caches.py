@@ -11,6 +11,7 @@ held of a path is always a prefix of it.
 from __future__ import annotations
 
 from smetric_model.simulate._jit import part, tables
+from smetric_model.simulate._links import overlap
 from smetric_model.simulate._state import (
     EVICTED,
     FREE_SLOT,
@@ -23,6 +24,8 @@ from smetric_model.simulate._state import (
 from smetric_model.simulate.inputs import BLIND, DELAYED
 
 __all__ = [
+    "account",
+    "add_held",
     "admit_path",
     "all_hits",
     "catch_up_index",
@@ -237,6 +240,25 @@ def release_path(p, request, instance, instances, block_tokens):
                 s.instance[instance].newest = slot
                 s.instance[instance].evictable += s.slots[slot].held * block_tokens
         node = w.nodes[node].parent
+
+
+@part
+def account(p, instance, now):
+    """Add up the KV of an instance's requests over time, when it has changed."""
+    s, w = tables(p)
+    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
+    if held != s.instance[instance].held:
+        add_held(p, instance, now)
+        s.instance[instance].held = held
+        s.instance[instance].held_since = now
+
+
+@part
+def add_held(p, instance, now):
+    """Add up the KV of an instance's requests until now."""
+    s, _ = tables(p)
+    inside = overlap(p, s.instance[instance].held_since, now)
+    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)
 
 
 @part

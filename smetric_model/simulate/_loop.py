@@ -9,7 +9,10 @@ after the step in progress.
 from __future__ import annotations
 
 from smetric_model.routing.compiled import choose
+from smetric_model.simulate._arrivals import ARRIVAL, catch_up_loads, change_load, next_turn
 from smetric_model.simulate._caches import (
+    account,
+    add_held,
     admit_path,
     all_hits,
     catch_up_index,
@@ -26,6 +29,7 @@ from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
+    end_transfer,
     nic_rate,
     overlap,
     pop_flow,
@@ -34,22 +38,29 @@ from smetric_model.simulate._links import (
     start_nic,
     start_pcie,
 )
+from smetric_model.simulate._pools import (
+    arrive,
+    computing,
+    join_batch,
+    release_decoded,
+    start_transfers,
+    wait_for_room,
+)
+from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
     ARRIVED,
     EVENTS,
-    LOAD_END,
-    LOAD_NEXT,
     PENDING,
     QUEUE,
     RUNS,
     STEPS,
 )
 from smetric_model.simulate.inputs import BLIND, EXACT
-from smetric_model.simulate.steps import prefill_ticks, run_ticks, step_ticks
+from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _ARRIVAL, _READY = 2 << KIND, 3 << KIND, 4 << KIND
+_FETCHED, _READY = 2 << KIND, 4 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
@@ -70,7 +81,7 @@ def loop(p, first, skip):
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 1
         if at < first.size:
-            other, name = w.requests[first[at]].arrival_tick, _ARRIVAL + first[at]
+            other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
         if source < 0:
@@ -88,13 +99,19 @@ def loop(p, first, skip):
             pop_event(p)
         elif source == 2:
             at += 1
-        wake = -1  # an instance that runs no step and may now
+        wake = also = -1  # instances that run no step and may now
         if kind == 0:
             _stop(p, index)
             end_step(p, index, now)
+            if w.fabric.prefill_instances < w.fabric.instances:
+                start_transfers(p, now)
             wake = index
         elif kind == 1:
             _on_link(p, index, now)
+        elif kind == 2 and s.out[index].first_token >= 0:
+            arrive(p, index, now)
+            wake = _wake(p, s.out[index].instance, now, False)
+            also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
             s.out[index].fetch_done = now
             s.request[index].fetching = False
@@ -104,7 +121,7 @@ def loop(p, first, skip):
         else:
             s.out[index].ready = now
             if w.signals.scraped:
-                _change_load(p, index, now, 1.0, float(s.out[index].charge))
+                change_load(p, index, now, 1.0, float(s.out[index].charge))
             instance = s.out[index].instance
             alone = s.instance[instance].waiting < 0
             if alone:
@@ -113,20 +130,23 @@ def loop(p, first, skip):
                 s.request[s.instance[instance].last_waiting].next_waiting = index
             s.instance[instance].last_waiting = index
             wake = _wake(p, instance, now, alone)
-        if wake >= 0:
+        if wake < 0:
+            wake, also = also, -1
+        while wake >= 0:
             begin_step(p, wake, now, skip)
+            wake, also = also, -1
     if w.fabric.nodes > 1:
         advance_nics(p, now)
     for instance in range(w.fabric.instances):
-        _add_held(p, instance, now)
+        add_held(p, instance, now)
         advance_pcie(p, instance, now)
         if s.instance[instance].step_start >= 0:
             s.instance[instance].busy_ticks += overlap(p, s.instance[instance].step_start, now)
             if s.instance[instance].step_is_run:
-                done = _steps_by(p, instance, now + 1) - 1
+                done = steps_by(p, instance, now + 1) - 1
                 s.count[STEPS] += done
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
-                _credit(p, s.generated_tokens, instance, start, batch * done)
+                credit(p, s.generated_tokens, instance, start, batch * done)
     return now
 
 
@@ -137,7 +157,7 @@ def _wake(p, instance, now, cut):
     if s.instance[instance].step_start < 0:
         return instance
     if cut:
-        _cut(p, instance, now)
+        cut_run(p, instance, now)
     return -1
 
 
@@ -163,19 +183,20 @@ def _on_arrival(p, request, now):
     replica = s.count[ARRIVED] % w.signals.replicas
     s.count[ARRIVED] += 1
     if w.requests[request].unservable:
-        _next_turn(p, request, now)
+        next_turn(p, request, now)
         return
     if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
     prompt = w.requests[request].prompt_tokens
-    _catch_up_loads(p, now - w.signals.load_age_ticks)
+    catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
-        all_hits(p, request, w.fabric.instances)
+        all_hits(p, request, w.fabric.prefill_instances)
     else:
         catch_up_index(p, now - w.signals.index_age_ticks)
-        seen_hits(p, request, replica, w.fabric.instances)
-    for instance in range(w.fabric.instances):
+        seen_hits(p, request, replica, w.fabric.prefill_instances)
+    for instance in range(w.fabric.prefill_instances):
         s.hits[instance] *= w.engine.cache_block_tokens
+    known = 0 if w.signals.scraped else replica
     chosen, reason, following, random = choose(
         w.policy,
         prompt,
@@ -183,8 +204,8 @@ def _on_arrival(p, request, now):
         w.requests[request].est_hit_tokens,
         w.requests[request].session_key,
         s.hits,
-        s.loads[0 if w.signals.scraped else replica],
-        s.unprefilled[0 if w.signals.scraped else replica],
+        s.unprefilled[known] if w.signals.token_load else s.loads[known],
+        s.unprefilled[known],
         s.available,
         s.keys,
         s.next_instance[replica],
@@ -196,50 +217,12 @@ def _on_arrival(p, request, now):
     s.out[request].reason = reason
     charge = prompt - s.hits[chosen]
     s.out[request].charge = charge
-    s.request[request].replica = 0 if w.signals.scraped else replica
+    s.request[request].replica = known
     if not w.signals.scraped:
-        _change_load(p, request, now, 1.0, float(charge))
+        change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
-        place_blindly(p, request, replica, chosen, w.fabric.instances)
+        place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
     push_event(p, now + w.requests[request].host_ticks, _READY + request)
-
-
-@part
-def _change_load(p, request, now, requests, tokens):
-    """Change the load that routers see of an instance, at once or when it is old enough."""
-    s, w = tables(p)
-    replica, instance = s.request[request].replica, s.out[request].instance
-    if w.signals.load_age_ticks == 0:
-        s.loads[replica, instance] += requests
-        s.unprefilled[replica, instance] += tokens
-        return
-    entry = s.count[LOAD_END]
-    s.count[LOAD_END] += 1
-    s.load_log[entry].tick = now
-    s.load_log[entry].replica = replica
-    s.load_log[entry].instance = instance
-    s.load_log[entry].requests = requests
-    s.load_log[entry].tokens = tokens
-
-
-@part
-def _catch_up_loads(p, tick):
-    s, _ = tables(p)
-    entry = s.count[LOAD_NEXT]
-    while entry < s.count[LOAD_END] and s.load_log[entry].tick <= tick:
-        replica, instance = s.load_log[entry].replica, s.load_log[entry].instance
-        s.loads[replica, instance] += s.load_log[entry].requests
-        s.unprefilled[replica, instance] += s.load_log[entry].tokens
-        entry += 1
-    s.count[LOAD_NEXT] = entry
-
-
-@part
-def _next_turn(p, request, now):
-    _, w = tables(p)
-    following = w.requests[request].following
-    if following >= 0 and w.requests[following].arrival_tick < 0:
-        push_event(p, now + w.requests[following].think_ticks, _ARRIVAL + following)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -249,6 +232,8 @@ def _next_turn(p, request, now):
 def begin_step(p, instance, now, skip):
     """Schedule a step on an instance that runs none."""
     s, w = tables(p)
+    if instance >= w.fabric.prefill_instances:
+        join_batch(p, instance, now)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -283,11 +268,7 @@ def begin_step(p, instance, now, skip):
             s.request[request].chunk = min(s.request[request].todo, budget)
             budget -= s.request[request].chunk
             chunks += 1
-    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
-    if held != s.instance[instance].held:
-        _add_held(p, instance, now)
-        s.instance[instance].held = held
-        s.instance[instance].held_since = now
+    account(p, instance, now)
     if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
         return
     s.instance[instance].step_start = now
@@ -318,73 +299,12 @@ def begin_step(p, instance, now, skip):
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
         s.instance[instance].run_steps = steps
-        ticks = _ticks(p, instance, steps)
-        edge = _next_edge(p, now)
+        ticks = ticks_of(p, instance, steps)
+        edge = next_edge(p, now)
         if steps > 1 and edge > now and now + ticks > edge:
-            s.instance[instance].run_steps = _steps_by(p, instance, edge)
-            ticks = _ticks(p, instance, s.instance[instance].run_steps)
+            s.instance[instance].run_steps = steps_by(p, instance, edge)
+            ticks = ticks_of(p, instance, s.instance[instance].run_steps)
     set_timer(p, instance, now + ticks, instance)
-
-
-@part
-def _ticks(p, instance, steps):
-    s, w = tables(p)
-    batch = s.instance[instance].decoding_count
-    return run_ticks(
-        w.decode[batch].base,
-        w.decode[batch].per_token,
-        w.decode[batch].least,
-        batch,
-        s.instance[instance].context,
-        steps,
-    )
-
-
-@part
-def _steps_by(p, instance, tick):
-    """First step of the run that ends at ``tick`` or later; the last one if none does."""
-    s, _ = tables(p)
-    low, high = 1, s.instance[instance].run_steps
-    left = tick - s.instance[instance].step_start
-    while low < high:
-        middle = (low + high) >> 1
-        if _ticks(p, instance, middle) >= left:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@part
-def _cut(p, instance, now):
-    """End a run with the step in progress; one that ends right now has ended already."""
-    s, _ = tables(p)
-    if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
-        return
-    steps = _steps_by(p, instance, now + 1)
-    if steps < s.instance[instance].run_steps:
-        s.instance[instance].run_steps = steps
-        tick = s.instance[instance].step_start + _ticks(p, instance, steps)
-        set_timer(p, instance, tick, instance)
-
-
-@part
-def _next_edge(p, now):
-    """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
-    _, w = tables(p)
-    if now < w.window.start:
-        return w.window.start
-    if now >= w.window.end:
-        return -1
-    edge = w.window.start + ((now - w.window.start) // w.window.bin_ticks + 1) * w.window.bin_ticks
-    return min(edge, w.window.end)
-
-
-@part
-def _credit(p, table, instance, now, tokens):
-    _, w = tables(p)
-    if w.window.start <= now < w.window.end:
-        table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
 @part
@@ -402,8 +322,8 @@ def end_step(p, instance, now):
         s.instance[instance].decode_steps += steps
         s.instance[instance].context += batch * steps
         # all steps of a run but the last end in the bin in which it began
-        _credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
-        _credit(p, s.generated_tokens, instance, now, batch)
+        credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
+        credit(p, s.generated_tokens, instance, now, batch)
         done = s.instance[instance].decode_steps
         kept = 0
         for place in range(batch):
@@ -420,11 +340,11 @@ def end_step(p, instance, now):
         return
     count = s.instance[instance].prefilling_count
     kept = 0
-    computing = 0  # prompts that go on being computed
+    going_on = 0  # prompts that go on being computed
     for place in range(count):
         request = s.prefilling[instance, place]
         if not s.request[request].fetching and s.request[request].chunk < s.request[request].todo:
-            computing += 1
+            going_on += 1
     for place in range(count):
         request = s.prefilling[instance, place]
         chunk = s.request[request].chunk
@@ -434,7 +354,7 @@ def end_step(p, instance, now):
             s.request[request].at += chunk
             if s.request[request].todo == 0:
                 # those behind it in this step still count as computing
-                behind = computing + _completing(p, instance, place + 1, count)
+                behind = going_on + _completing(p, instance, place + 1, count)
                 _prefilled(
                     p,
                     instance,
@@ -460,20 +380,22 @@ def _completing(p, instance, first, count):
 
 
 @part
-def _prefilled(p, instance, request, computing, now):
+def _prefilled(p, instance, request, behind, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s, w = tables(p)
     s.out[request].first_token = now
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    _credit(p, s.reused_tokens, instance, now, reused)
+    credit(p, s.reused_tokens, instance, now, reused)
     computed = w.requests[request].prompt_tokens - reused
-    _credit(p, s.computed_tokens, instance, now, computed)
-    _credit(p, s.generated_tokens, instance, now, 1)
-    _change_load(p, request, now, 0.0, -float(s.out[request].charge))
-    added = insert_path(p, request, instance, w.fabric.instances, now)
+    credit(p, s.computed_tokens, instance, now, computed)
+    credit(p, s.generated_tokens, instance, now, 1)
+    change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    added = insert_path(p, request, instance, w.fabric.prefill_instances, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
-    if not single:
+    if not single and w.fabric.prefill_instances < w.fabric.instances:
+        wait_for_room(p, request)
+    elif not single:
         s.decoding[instance, s.instance[instance].decoding_count] = request
         s.instance[instance].decoding_count += 1
         s.request[request].finish_at = (
@@ -483,7 +405,7 @@ def _prefilled(p, instance, request, computing, now):
     if w.fabric.global_blocks > 0:
         written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
-            busy = s.instance[instance].decoding_count + computing > 0
+            busy = s.instance[instance].decoding_count + behind > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
             link = 2 * (instance // w.fabric.instances_per_node) + 1
             start_nic(p, link, work, request, now)
@@ -495,11 +417,14 @@ def _prefilled(p, instance, request, computing, now):
 def _complete(p, instance, request, now):
     s, w = tables(p)
     s.out[request].done = now
-    release_path(p, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
-    _change_load(p, request, now, -1.0, 0.0)
+    if instance >= w.fabric.prefill_instances:
+        release_decoded(p, request, instance)
+    else:
+        release_path(p, request, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens)
+        change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
-    _next_turn(p, request, now)
+    next_turn(p, request, now)
 
 
 # --- KV and links -------------------------------------------------------------------------------
@@ -516,13 +441,15 @@ def _usable(p, blocks, prompt):
 def _admit(p, instance, request, now):
     s, w = tables(p)
     prompt = w.requests[request].prompt_tokens
-    total = prompt + w.requests[request].output_tokens
+    total = prompt
+    if w.fabric.prefill_instances == w.fabric.instances:
+        total += w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
         p,
         request,
         instance,
-        w.fabric.instances,
+        w.fabric.prefill_instances,
         w.engine.cache_block_tokens,
         total + w.engine.fixed_state_tokens,
         now,
@@ -562,11 +489,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
-        busy = s.instance[instance].decoding_count > 0
-        for place in range(s.instance[instance].prefilling_count):
-            if not s.request[s.prefilling[instance, place]].fetching:
-                busy = True
-        work = _nic_work(p, fetched, busy)
+        work = _nic_work(p, fetched, computing(p, instance))
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
@@ -594,6 +517,9 @@ def _on_link(p, link, now):
         schedule_nics(p, now)
         if link % 2 == 1:
             return  # a write: nobody waits for it
+    elif link >= 2 * w.fabric.nodes + w.fabric.instances:
+        request = link - 2 * w.fabric.nodes - w.fabric.instances
+        end_transfer(p, request, now)
     else:
         instance = link - 2 * w.fabric.nodes
         advance_pcie(p, instance, now)
@@ -601,11 +527,6 @@ def _on_link(p, link, now):
         schedule_pcie(p, instance, now)
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
-        push_event(p, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
-
-
-@part
-def _add_held(p, instance, now):
-    s, _ = tables(p)
-    inside = overlap(p, s.instance[instance].held_since, now)
-    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)
+        # KV on its way to the decode pool has no fixed time: docs/simulate.md
+        fixed = w.fabric.fixed_fetch_ticks if s.out[request].first_token < 0 else 0
+        push_event(p, now + fixed, _FETCHED + request)

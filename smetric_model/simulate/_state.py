@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smetric_model.routing.compiled import pack
-from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.inputs import BLIND, DELAYED, HANDOVER, Inputs, Replay
 
 __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
 
@@ -30,7 +30,11 @@ __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
     INDEX_END,
     LOAD_NEXT,
     LOAD_END,
-) = range(16)
+    POOL_FIRST,
+    POOL_LAST,
+    POOL_NEXT,
+    TRANSFERS,
+) = range(20)
 
 
 def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
@@ -62,14 +66,16 @@ _ABSENT = (_OUT.names or ())[:10]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
-        " decode_steps context step_start run_steps held held_since busy_ticks",
+        " decode_steps context step_start run_steps held held_since busy_ticks coming",
         "f8": "held_token_ticks pcie_bytes",
         "?": "step_is_run",
     }
 )
 _SLOT = _record({"i4": "node held pins older newer"})
 _STORE = _record({"i4": "stored older newer"})
-_LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
+_LINK = _record({"f8": "served rate passing", "i8": "flows first_flow now"})
+_HANDOVER = _record({"i8": " ".join(HANDOVER)})
+_TRANSFER = _record({"i8": "request source target", "f8": "left rate"})
 _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
@@ -103,15 +109,17 @@ class State(NamedTuple):
     instance: Any  # (instances,)
     prefilling: Any  # (instances, max running), in order of admission, those that fetch included
     decoding: Any  # (instances, max running)
-    loads: Any  # (replicas, instances) float, as the routers see them
+    handover: Any  # (requests,) results of disaggregated serving
+    transfer: Any  # KV between nodes on its way to the decode pool, in order of its start
+    loads: Any  # (replicas, prefill instances) float, as the routers see them
     unprefilled: Any
     load_log: Any  # changes of loads not yet seen
-    seen: Any  # (replicas · nodes · instances) blocks, where the index is not exact
+    seen: Any  # (replicas · nodes · prefill instances) blocks, where the index is not exact
     index_log: Any  # changes of caches not yet seen
     computed_tokens: Any  # (instances, bins)
     reused_tokens: Any
     generated_tokens: Any
-    slot: Any  # (nodes · instances); −1 where nothing is cached or pinned
+    slot: Any  # (nodes · prefill instances); −1 where nothing is cached or pinned
     slots: Any
     store: Any  # (nodes,) the global tier
     link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
@@ -171,10 +179,12 @@ def new_state(inputs: Inputs) -> State:
     """Return the state at time 0."""
     engine, fabric = inputs.engine, inputs.fabric
     instances, requests = fabric.instances, inputs.requests.turn.size
+    prefill = fabric.prefill_instances
+    pools = prefill < instances
     nodes = inputs.nodes.parent.size
     # a node that is cached or pinned has a block in the pool
     most = engine.pool_tokens // engine.cache_block_tokens + 1
-    slots = min(instances * most, max(nodes * instances, 1))
+    slots = min(prefill * most, max(nodes * prefill, 1))
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
 
@@ -187,12 +197,13 @@ def new_state(inputs: Inputs) -> State:
     load_changes = 3 * requests if signals.load_age_ticks else 0
     seen = index_changes = 0
     if signals.hit_index == BLIND:
-        seen = signals.replicas * nodes * instances
+        seen = signals.replicas * nodes * prefill
     elif signals.hit_index == DELAYED:
-        seen = nodes * instances
+        seen = nodes * prefill
         index_changes = 2 * inputs.nodes.path_sum() + requests
-    count = ints(16)
-    count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
+    count = ints(20)
+    count[[GLOBAL_HEAD, GLOBAL_TAIL, POOL_FIRST, POOL_LAST]] = -1
+    transfers = (instances - prefill) * engine.max_running_requests
     return State(
         count=count,
         nic_work=np.zeros(1),
@@ -213,15 +224,17 @@ def new_state(inputs: Inputs) -> State:
         ),
         prefilling=ints(instances, engine.max_running_requests),
         decoding=ints(instances, engine.max_running_requests),
-        loads=np.zeros((signals.replicas, instances)),
-        unprefilled=np.zeros((signals.replicas, instances)),
+        handover=_table(_HANDOVER, requests * pools, **dict.fromkeys(HANDOVER, -1)),
+        transfer=_table(_TRANSFER, transfers),
+        loads=np.zeros((signals.replicas, prefill)),
+        unprefilled=np.zeros((signals.replicas, prefill)),
         load_log=_table(_LOAD_CHANGE, load_changes),
         seen=np.zeros(seen, np.int32),
         index_log=_table(_INDEX_CHANGE, index_changes),
         computed_tokens=ints(instances, inputs.window.bins),
         reused_tokens=ints(instances, inputs.window.bins),
         generated_tokens=ints(instances, inputs.window.bins),
-        slot=np.full(nodes * instances, -1, np.int32),
+        slot=np.full(nodes * prefill, -1, np.int32),
         slots=_table(_SLOT, slots, older=-1, newer=free_slots),
         store=_table(_STORE, nodes, older=-1, newer=-1),
         link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
@@ -232,23 +245,24 @@ def new_state(inputs: Inputs) -> State:
         timer_size=ints(1),
         event=_table(_EVENT, requests + 1),
         path=ints(inputs.nodes.longest_path() + 1),
-        hits=ints(instances),
-        active=ints(instances),
-        available=np.ones(instances, np.bool_),
-        keys=np.arange(instances, dtype=np.uint64),
+        hits=ints(prefill),
+        active=ints(prefill),
+        available=np.ones(prefill, np.bool_),
+        keys=np.arange(prefill, dtype=np.uint64),
     )
 
 
 def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
     """Return the results, with what the caches hold at the end where asked for."""
     count = state.count
-    nodes, instances = inputs.nodes.parent.size, inputs.fabric.instances
+    nodes, instances = inputs.nodes.parent.size, inputs.fabric.prefill_instances
     held = np.zeros((0, instances), np.int64)
     if caches:
         slot = state.slot.reshape(nodes, instances)
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
         **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        **{name: np.ascontiguousarray(state.handover[name]) for name in HANDOVER},
         order=state.order[: count[ARRIVED]],
         computed_tokens=state.computed_tokens,
         reused_tokens=state.reused_tokens,

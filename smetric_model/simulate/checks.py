@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.identities import Violation, check_identities
-from smetric_model.simulate.inputs import Inputs, Replay
+from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -40,7 +40,10 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     again = engine.run(inputs, skip=False)
     found += [
         Violation("the same without skipping decode steps", f"{name} differs")
-        for name in ("arrival", "instance", "first_step", "first_token", "done", "local_tokens")
+        for name in (
+            *("arrival", "instance", "first_step", "first_token", "done", "local_tokens"),
+            *HANDOVER,
+        )
         if not np.array_equal(getattr(replay, name), getattr(again, name))
     ]
     return found
@@ -63,6 +66,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
     return [
         *_requests(inputs, replay),
         *_causality(inputs, replay),
+        *_handover(inputs, replay),
         *_tokens(inputs, replay),
         *_kv(inputs, replay),
         *_work(inputs, replay),
@@ -104,6 +108,45 @@ def _causality(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         (after >= 0) & (after < replay.fetch_done[done])
     ).any():
         yield Violation("fetch_start <= fetch_done <= first_step", "not for every request")
+
+
+def _handover(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Disaggregated serving: each request goes from one pool to the other, once and in time."""
+    fabric, data = inputs.fabric, inputs.requests
+    if fabric.prefill_instances == fabric.instances:
+        return
+    stages = {
+        "first_token": replay.first_token,
+        "transfer_start": replay.transfer_start,
+        "transfer_done": replay.transfer_done,
+        "decode_start": replay.decode_start,
+    }
+    decodes = data.output_tokens > 1
+    for (before, one), (after, two) in pairwise(stages.items()):
+        if ((two >= 0) & ((one < 0) | (two < one))).any():
+            yield Violation(f"{before} <= {after}", "not for every request")
+    if ((replay.done >= 0) & decodes & (replay.decode_start < 0)).any():
+        yield Violation("a request of several tokens decodes in the decode pool", "one does not")
+    if ((replay.done >= 0) & decodes & (replay.done <= replay.decode_start)).any():
+        yield Violation("decode_start < done", "not for every request")
+    if (replay.transfer_start[~decodes] >= 0).any():
+        yield Violation("a request of one token does not decode", "one does")
+    prefilled, where = replay.instance, replay.decode_instance
+    if (prefilled >= fabric.prefill_instances).any():
+        yield Violation("routers place in the prefill pool", "one placed elsewhere")
+    sent = replay.transfer_start >= 0
+    if (sent != (where >= 0)).any() or (where[sent] < fabric.prefill_instances).any():
+        yield Violation("KV is sent to the decode pool", "some is not")
+    # first come, first served by the whole pool
+    rows = np.flatnonzero(decodes & (replay.first_token >= 0))
+    rows = rows[np.argsort(replay.first_token[rows], kind="stable")]
+    begins = np.where(replay.transfer_start[rows] < 0, np.iinfo(np.int64).max, 0)
+    begins = np.maximum(begins, replay.transfer_start[rows])
+    first = replay.first_token[rows]
+    if ((np.diff(begins) < 0) & (np.diff(first) > 0)).any():
+        yield Violation("the decode pool serves first come, first served", "one overtakes")
+    if replay.computed_tokens[fabric.prefill_instances :].any():
+        yield Violation("the decode pool computes no prompts", "some are")
 
 
 def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
@@ -150,13 +193,19 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
 
     window = inputs.window
     rows = np.flatnonzero(replay.first_step >= 0)
-    rows = rows[np.argsort(replay.first_step[rows], kind="stable")]
-    end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
+    start, where, end = replay.first_step[rows], replay.instance[rows], replay.done[rows]
+    if inputs.fabric.prefill_instances < inputs.fabric.instances:
+        decoded = np.flatnonzero(replay.decode_start >= 0)
+        start = np.concatenate((start, replay.decode_start[decoded]))
+        where = np.concatenate((where, replay.decode_instance[decoded]))
+        end = np.concatenate((replay.first_token[rows], replay.done[decoded]))
+    end = np.where(end >= 0, end, replay.end_tick)
+    rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
     covered_ticks(
-        replay.first_step[rows],
-        end,
-        replay.instance[rows],
+        start[rows],
+        end[rows],
+        where[rows],
         window.start,
         min(window.end, replay.end_tick),
         covered,

@@ -15,7 +15,7 @@ from smetric_model.simulate.steps import DecodeTables
 if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
 
-__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
+__all__ = ["HANDOVER", "Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -60,11 +60,14 @@ class Engine(NamedTuple):
 class Fabric(NamedTuple):
     """Instances on nodes, and the links between them.
 
-    ``nic_work_idle`` and ``nic_work_busy`` [bytes of line capacity] are what the remote share of a
-    transfer takes, by its size in engine blocks.
+    The first ``prefill_instances`` instances take requests from the routers; where that is not all
+    of them, the others only decode.  ``nic_work_idle`` and ``nic_work_busy`` [bytes of line
+    capacity] are what the remote share of a fetch or write takes, by its size in engine blocks;
+    ``transfer_work_idle`` and ``transfer_work_busy`` what KV takes from one node to another.
     """
 
     instances: int
+    prefill_instances: int
     instances_per_node: int
     nodes: int
     node_nic_bytes_per_s: float
@@ -73,11 +76,16 @@ class Fabric(NamedTuple):
     block_bytes: float
     nic_work_idle: FloatArray
     nic_work_busy: FloatArray
+    transfer_work_idle: FloatArray
+    transfer_work_busy: FloatArray
     fixed_fetch_ticks: int
     global_blocks: int
     stall: int
     recompute_if_faster: int
 
+
+#: Results of a replay that disaggregated serving adds.
+HANDOVER = ("transfer_start", "transfer_done", "decode_start", "decode_instance")
 
 #: What a router knows of the caches: ``Signals.hit_index``.
 EXACT, DELAYED, BLIND = range(3)
@@ -88,7 +96,8 @@ class Signals(NamedTuple):
 
     ``hit_index`` is EXACT, DELAYED (by ``index_age_ticks``) or BLIND (what this router placed
     there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the
-    engines, either ``load_age_ticks`` old.
+    engines, either ``load_age_ticks`` old; ``token_load``: what policies balance are unprefilled
+    tokens, not requests.
     """
 
     replicas: int = 1
@@ -96,6 +105,7 @@ class Signals(NamedTuple):
     index_age_ticks: int = 0
     scraped: int = 0
     load_age_ticks: int = 0
+    token_load: int = 0
 
 
 class Window(NamedTuple):
@@ -164,7 +174,11 @@ class Replay:
         KV of running requests over time, and bytes over PCIe, inside the window.
     nic_work_bytes : float
         Line capacity that transfers took inside the window, one direction.
-    held_blocks : ndarray of int64, shape (nodes, instances)
+    transfer_start, transfer_done, decode_start, decode_instance : ndarray
+        Disaggregated serving (else empty): when KV for the request was reserved in the decode pool
+        and its transfer began, when it was there, when its first decode step began [ticks], and
+        where; −1 also for requests of one output token.
+    held_blocks : ndarray of int64, shape (nodes, prefill instances)
         Cached blocks of each node at the end (for tests; empty where not asked for).
     global_held_blocks : ndarray of int64, shape (nodes,)
         The same of the global tier.
@@ -195,6 +209,10 @@ class Replay:
     held_token_ticks: FloatArray
     pcie_bytes: FloatArray
     nic_work_bytes: float
+    transfer_start: IntArray
+    transfer_done: IntArray
+    decode_start: IntArray
+    decode_instance: IntArray
     held_blocks: IntArray
     global_held_blocks: IntArray
     counts: dict[str, int] = field(default_factory=dict)
@@ -223,6 +241,8 @@ class Replay:
         tokens: dict[str, Any] = {
             name: np.zeros(n, np.int64) for name in ("local_tokens", "fetched_tokens", "charge")
         }
+        pools = inputs.fabric.prefill_instances < instances
+        times |= {name: np.full(n if pools else 0, -1, np.int64) for name in HANDOVER}
         binned: dict[str, Any] = {
             name: np.zeros((instances, bins), np.int64)
             for name in ("computed_tokens", "reused_tokens", "generated_tokens")
@@ -236,6 +256,6 @@ class Replay:
             held_token_ticks=np.zeros(instances),
             pcie_bytes=np.zeros(instances),
             nic_work_bytes=0.0,
-            held_blocks=np.zeros((0, instances), np.int64),
+            held_blocks=np.zeros((0, inputs.fabric.prefill_instances), np.int64),
             global_held_blocks=np.zeros(0, np.int64),
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
 from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.reference_pools import DecodePool, Transfer
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class _Nics:
         self.fabric, self.window = fabric, window
         self.reads = [_Sharing() for _ in range(fabric.nodes)]
         self.writes = [_Sharing() for _ in range(fabric.nodes)]
+        self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
         self.now = 0
         self.work = 0.0
 
@@ -166,37 +168,50 @@ class _Nics:
             if sharing.flows:
                 sharing.served += sharing.rate * seconds
                 self.work += len(sharing.flows) * sharing.rate * inside
+        for transfer in self.transfers:
+            transfer.left -= transfer.rate * seconds
+            self.work += transfer.rate * inside
         self.now = now
 
     def set_rates(self) -> None:
+        inward, outward = self.loads()
         for node in range(self.fabric.nodes):
-            self.reads[node].rate = self.rate(node, 0, 0)
-            self.writes[node].rate = self.rate(node, 1, 0)
+            self.reads[node].rate = self.slowest(inward[node], _others(outward, node))
+            self.writes[node].rate = self.slowest(outward[node], _others(inward, node))
+        for transfer in self.transfers:
+            transfer.rate = self.slowest(outward[transfer.source], inward[transfer.target])
 
-    def rate(self, node: int, writing: int, more: int) -> float:
-        """Rate of one read (or write) of a node, with ``more`` reads of it than there are."""
-        fabric = self.fabric
-        reads = [float(len(sharing.flows)) for sharing in self.reads]
+    def read_rate(self, node: int) -> float:
+        """Rate of a read that started now on a node."""
+        inward, outward = self.loads(node)
+        return self.slowest(inward[node], _others(outward, node))
+
+    def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
+        """Transfers on each node's links, in and out; with one more read of node ``reader``."""
+        nodes = range(self.fabric.nodes)
+        reads = [float(len(sharing.flows)) + (m == reader) for m, sharing in enumerate(self.reads)]
         writes = [float(len(sharing.flows)) for sharing in self.writes]
-        reads[node] += more
-        here, there = (writes, reads) if writing else (reads, writes)
-        others = fabric.nodes - 1
-        # a transfer uses its own node's link whole, and an equal part of each other node's
-        own = here[node] + (sum(there) - there[node]) / others
-        far = max(
-            (there[m] + (sum(here) - here[m]) / others for m in range(fabric.nodes) if m != node),
-            default=0.0,
-        )
-        busiest = max(own, far)
+        into = Counter(transfer.target for transfer in self.transfers)
+        out_of = Counter(transfer.source for transfer in self.transfers)
+        others = self.fabric.nodes - 1
+        # a read or write uses its own node's link whole, and an equal part of each other node's
+        inward = [reads[m] + (sum(writes) - writes[m]) / others + into[m] for m in nodes]
+        outward = [writes[m] + (sum(reads) - reads[m]) / others + out_of[m] for m in nodes]
+        return inward, outward
+
+    def slowest(self, one: float, other: float) -> float:
+        fabric, busiest = self.fabric, max(one, other)
         if busiest == 0.0:
             return fabric.flow_nic_bytes_per_s
         return min(fabric.flow_nic_bytes_per_s, fabric.node_nic_bytes_per_s / busiest)
 
     def next_event(self) -> tuple[int, int] | None:
-        """Ticks until the next transfer is done, and its class."""
+        """Ticks until the next transfer is done, and its number among the links."""
         left = [
             (sharing.ticks_left(), k) for k, sharing in enumerate(self.classes) if sharing.flows
         ]
+        first = 2 * self.fabric.nodes + self.fabric.instances
+        left += [(transfer.ticks_left(), first + transfer.request) for transfer in self.transfers]
         return min(left, default=None)
 
 
@@ -218,6 +233,11 @@ class _Instance:
 
     def computing(self) -> bool:
         return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
+
+
+def _others(values: list[float], node: int) -> float:
+    """Largest value of the other nodes."""
+    return max((value for m, value in enumerate(values) if m != node), default=0.0)
 
 
 def _leading(path: list[int], blocks: Container[int]) -> int:
@@ -245,18 +265,20 @@ class _Cluster:
         fabric, nodes = inputs.fabric, inputs.nodes
         self.out = Replay.empty(inputs)
         self.instances = [_Instance(inputs) for _ in range(fabric.instances)]
+        self.pool = DecodePool(self)
         self.global_tier = _GlobalTier(fabric.global_blocks)
         self.nics = _Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
         self.routers = [
-            _Router(fabric.instances, inputs.seed + k) for k in range(inputs.signals.replicas)
+            _Router(fabric.prefill_instances, inputs.seed + k)
+            for k in range(inputs.signals.replicas)
         ]
         self.replica = [0] * inputs.requests.turn.size
         # changes that the routers have not seen yet: of loads, and of caches
         self.load_log: deque[tuple[int, int, int, int, int]] = deque()
         self.index_log: deque[tuple[int, int, int, bool]] = deque()
-        self.keys = np.arange(fabric.instances, dtype=np.uint64)
+        self.keys = np.arange(fabric.prefill_instances, dtype=np.uint64)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
         # blocks by number: a node's blocks follow each other
@@ -305,6 +327,8 @@ class _Cluster:
                 self.end_step(index, now)
             elif kind == LINK:
                 self.on_link(index, now)
+            elif kind == FETCHED and out.first_token[index] >= 0:
+                self.pool.arrive(index, now)
             elif kind == FETCHED:
                 out.fetch_done[index] = now
                 instance = self.instances[out.instance[index]]
@@ -338,13 +362,16 @@ class _Cluster:
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.catch_up(now)
-        seen = [i.cache.cached for i in self.instances]
+        seen = [i.cache.cached for i in self.instances[: self.inputs.fabric.prefill_instances]]
         if signals.hit_index == DELAYED:
             seen = self.routers[0].blocks
         elif signals.hit_index == BLIND:
             seen = router.blocks
         hits = np.array([_leading(path, blocks) * block for blocks in seen], dtype=np.int64)
         counters = self.routers[0] if signals.scraped else router
+        loads = Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled)
+        if signals.token_load:
+            loads = Loads.tokens(counters.unprefilled)
         decision = self.inputs.policy.choose(
             RoutingRequest(
                 prompt,
@@ -353,7 +380,7 @@ class _Cluster:
                 int(data.session_key[request]),
             ),
             hits,
-            Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled),
+            loads,
             router.ties,
             instance_keys=self.keys,
         )
@@ -402,6 +429,7 @@ class _Cluster:
     def begin_step(self, index: int, now: int) -> None:
         """Schedule a step on an instance that runs none."""
         engine, instance = self.inputs.engine, self.instances[index]
+        self.pool.join(index, now)
         budget = engine.token_budget - len(instance.decoding)
         chunks = []
         for request in instance.prefilling:
@@ -481,6 +509,7 @@ class _Cluster:
             if self.todo[request] == 0:
                 instance.prefilling.remove(request)
                 self.prefilled(index, request, now)
+        self.pool.start_transfers(now)
         self.begin_step(index, now)
 
     def prefilled(self, index: int, request: int, now: int) -> None:
@@ -497,7 +526,9 @@ class _Cluster:
         self.private[request] -= instance.cache.insert(path) * block
         self.made[request] = 1
         single = data.output_tokens[request] == 1
-        if not single:
+        if not single and self.pool.exists:
+            self.pool.waiting.append(request)
+        elif not single:
             instance.decoding.append(request)
         if self.global_tier.capacity:
             written = self.global_tier.write(path)
@@ -508,12 +539,18 @@ class _Cluster:
             self.complete(index, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
-        instance = self.instances[index]
         self.out.done[request] = now
-        instance.cache.release(self.path(request), self.private[request])
-        self.change_load(request, now, -1, 0)
+        if self.pool.holds(index):
+            self.pool.release(index, request)
+        else:
+            self.leave(index, request, now)
         self.pending -= self.in_window(request)
         self.next_turn(request, now)
+
+    def leave(self, index: int, request: int, now: int) -> None:
+        """Let go of the instance that the router chose."""
+        self.instances[index].cache.release(self.path(request), self.private[request])
+        self.change_load(request, now, -1, 0)
 
     # --- KV -------------------------------------------------------------------------------------
 
@@ -523,7 +560,7 @@ class _Cluster:
         path = self.path(request)
         prompt = int(data.prompt_tokens[request])
         held = instance.cache.hit(path)
-        total = prompt + int(data.output_tokens[request])
+        total = prompt + (0 if self.pool.exists else int(data.output_tokens[request]))
         blocks = -(-total // engine.block_tokens)
         need = blocks * engine.block_tokens - held * engine.cache_block_tokens
         if not instance.cache.admit(path, need + engine.fixed_state_tokens):
@@ -583,7 +620,7 @@ class _Cluster:
             share = fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1)
             seconds = size / share
             if work > 0.0:
-                seconds = max(seconds, work / self.nics.rate(self.node(index), 0, 1))
+                seconds = max(seconds, work / self.nics.read_rate(self.node(index)))
             recompute = prefill_ticks(
                 self.inputs.model, fetched, local, self.inputs.engine.token_budget
             )
@@ -591,13 +628,16 @@ class _Cluster:
                 return False
         self.out.fetch_start[request] = now
         self.legs[request] = 1
-        self.advance_pcie(index, now)
-        instance.pcie.add(size, request)
-        self.schedule_pcie(index, now)
+        self.start_pcie(index, size, request, now)
         if work > 0.0:
             self.legs[request] = 2
             self.start_nic(2 * self.node(index), work, request, now)
         return True
+
+    def start_pcie(self, index: int, size: float, request: int, now: int) -> None:
+        self.advance_pcie(index, now)
+        self.instances[index].pcie.add(size, request)
+        self.schedule_pcie(index, now)
 
     def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
         self.nics.advance(now)
@@ -630,7 +670,9 @@ class _Cluster:
 
     def link_version(self, index: int) -> int:
         nics = 2 * self.inputs.fabric.nodes
-        return self.nic_version if index < nics else self.instances[index - nics].pcie_version
+        if nics <= index < nics + len(self.instances):
+            return self.instances[index - nics].pcie_version
+        return self.nic_version
 
     def on_link(self, index: int, now: int) -> None:
         nics = 2 * self.inputs.fabric.nodes
@@ -640,6 +682,11 @@ class _Cluster:
             self.schedule_nics(now)
             if index % 2:
                 return  # a write: nobody waits for it
+        elif index >= nics + len(self.instances):
+            self.nics.advance(now)
+            request = index - nics - len(self.instances)
+            self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
+            self.schedule_nics(now)
         else:
             instance = self.instances[index - nics]
             self.advance_pcie(index - nics, now)
@@ -647,7 +694,9 @@ class _Cluster:
             self.schedule_pcie(index - nics, now)
         self.legs[request] -= 1
         if not self.legs[request]:
-            self.push(now + self.inputs.fabric.fixed_fetch_ticks, FETCHED, request)
+            # KV on its way to the decode pool has no fixed time: docs/simulate.md
+            fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
+            self.push(now + fixed, FETCHED, request)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -673,7 +722,8 @@ class _Cluster:
             at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
             return np.bincount(at, minlength=size).astype(np.int64)
 
-        out.held_blocks = np.stack([per_node(i.cache.cached) for i in self.instances], axis=1)
+        prefilling = self.instances[: self.inputs.fabric.prefill_instances]
+        out.held_blocks = np.stack([per_node(i.cache.cached) for i in prefilling], axis=1)
         out.global_held_blocks = per_node(self.global_tier.blocks)
         self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
         out.counts = {"steps": 0, **self.counts}

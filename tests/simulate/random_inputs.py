@@ -80,7 +80,10 @@ def random_inputs(seed: int) -> Inputs:
     nodes = split_nodes(builder.build(), blocks, session, in_order=closed)
     model = MODELS["graph" if rng.random() < 0.5 else "eager"]
     per_node = int(rng.integers(1, 4))
-    instances = int(rng.integers(1, 6))
+    pools = np.random.default_rng([seed, 1])  # of disaggregated serving, half of them
+    instances = prefill = int(rng.integers(1, 6))
+    if pools.random() < 0.5:
+        instances += int(pools.integers(1, 5))
     fabric_nodes = -(-instances // per_node)
     size = np.arange(longest // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
@@ -115,6 +118,7 @@ def random_inputs(seed: int) -> Inputs:
         ),
         fabric=Fabric(
             instances=instances,
+            prefill_instances=prefill,
             instances_per_node=per_node,
             nodes=fabric_nodes,
             node_nic_bytes_per_s=float(rng.choice([1.0, 2.0])) * 25e9,
@@ -123,6 +127,8 @@ def random_inputs(seed: int) -> Inputs:
             block_bytes=block_bytes,
             nic_work_idle=size * block_bytes * 1.7 * (fabric_nodes - 1) / fabric_nodes,
             nic_work_busy=size * block_bytes * 3.1 * (fabric_nodes - 1) / fabric_nodes,
+            transfer_work_idle=size * block_bytes * 1.9,
+            transfer_work_busy=size * block_bytes * 3.3,
             fixed_fetch_ticks=int(rng.choice([0, 10**9])),
             global_blocks=int(rng.choice([0, 5, 40, 10_000])),
             stall=int(rng.random() < 0.3),
@@ -145,5 +151,6 @@ def random_inputs(seed: int) -> Inputs:
             index_age_ticks=to_ticks(float(rng.choice([0.0, 0.3]))),
             scraped=int(rng.random() < 0.3),
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
+            token_load=int(pools.random() < 0.5),
         ),
     )
