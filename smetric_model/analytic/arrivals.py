@@ -14,6 +14,7 @@ M/G/1; sticky rules leave it near 1.  The instance model needs three consequence
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -6,12 +6,12 @@ fixed time.  A node's NICs are a processor-sharing station: reads and writes of 
 arrive at random, each at most as fast as the NICs that one instance drives, so that ``c`` of them
 run at full speed and more share what there is,
 
-.. math:: P(n) \propto \prod_{j \le n} \frac{a}{\min(j, c)}, \qquad
-   \text{stretch}(n) = \max(1, (n + 1)/c),
+.. math:: P(n) \propto \prod_{j \le n} \frac{ρ_{j-1} c}{\min(j, c)}, \qquad
+   \text{stretch}(n) = \max(1, (n + 1)/c)
 
-with ``a = ρ c`` (insensitive to the sizes).  An engine that may recompute does so where fetching
-would take longer at what it finds: fetches are refused by a busy link, so that ρ solves a fixed
-point.
+(insensitive to the sizes).  An engine that may recompute does so where fetching would take longer
+at what it finds on the link, so that the load ρ_n that arrives falls with the number n on it: a
+busy link refuses fetches and cannot saturate by them.
 """
 
 from __future__ import annotations
@@ -149,32 +149,24 @@ class Links:
             others += float(weights @ self.nic_s(moved_tokens, computing))
         per_node = rate_rps / self.cluster.nodes / self.streams
         per_instance = rate_rps / self.cluster.instances
-        made = np.where(there, 1.0, 0.0)
-        offered = per_node * (float(weights @ (nic * made)) + others)
-        stretch = np.ones(nic.size)
-        for turn in range(30):
-            load = per_node * (float(weights @ (nic * made)) + others)
-            law = _shared(min(load, _FULL), self.streams)
-            own = _shared(min(per_instance * float(weights @ (pcie * made)), _FULL), 1.0)
-            slow = float(own @ np.arange(1.0, own.size + 1))
-            found = np.maximum(1.0, (np.arange(law.size) + 1) / self.streams)
-            if recompute_s is None or not there.any():
-                stretch = np.full(nic.size, float(law @ found))
-                break
+        found = np.maximum(1.0, (np.arange(_FLOWS) + 1) / self.streams)
+        # how many may be on the link for fetching still to be faster
+        count = np.full(nic.size, _FLOWS)
+        if recompute_s is not None:
             spare = recompute_s - self.fixed_s
-            # the busiest link at which fetching is still faster
             most = np.where(nic > 0, spare / np.maximum(nic, 1e-12), np.inf)
-            upto = np.cumsum(law)
             count = np.searchsorted(found, most, side="right")
-            share = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
-            share = np.where(there & (pcie * slow <= spare), share, 0.0)
-            mean = np.cumsum(law * found) / np.maximum(upto, 1e-300)
-            stretch = mean[np.maximum(count, 1) - 1]
-            change = float(weights @ (nic * np.abs(share - made)))
-            # the more is fetched the less is worth it: half steps do not overshoot
-            made = 0.5 * (made + share)
-            if per_node * change < 1e-4 * max(load, 1e-3) and turn > 1:
-                break
+            count = np.where(pcie <= spare, count, 0)
+        count = np.where(there, count, 0)
+        # work that comes while n are on the link: of those that still join, and of the others
+        joining = np.bincount(count, weights * nic, minlength=_FLOWS + 1)
+        work = per_node * (joining[::-1].cumsum()[::-1][1:] + others)
+        law = _on_link(work, self.streams)
+        upto = np.cumsum(law)
+        made = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
+        stretch = np.cumsum(law * found) / np.maximum(upto, 1e-300)
+        stretch = stretch[np.maximum(count, 1) - 1]
+        offered = per_node * (float(weights @ (nic * there)) + others)
         load = per_node * (float(weights @ (nic * made)) + others)
         used = per_instance * float(weights @ (pcie * made))
         slow = 1.0 / (1.0 - min(used, _FULL))
@@ -182,9 +174,13 @@ class Links:
         return Fetches(made, time, load, used, offered)
 
 
-def _shared(load: float, streams: float) -> FloatArray:
-    """Law of the transfers on a link that a new one finds, processor sharing."""
-    count = np.arange(1.0, _FLOWS)
-    steps = np.log(max(load, 1e-12) * streams / np.minimum(count, streams))
-    law = np.exp(np.concatenate(([0.0], np.cumsum(steps))))
+def _on_link(work: FloatArray, streams: float) -> FloatArray:
+    """Law of the transfers on a link that a new one finds, processor sharing.
+
+    ``work[n]`` is the work that arrives per second of the link's capacity while n are on it.
+    """
+    count = np.arange(1.0, work.size)
+    steps = np.log(np.maximum(work[:-1], 1e-12) * streams / np.minimum(count, streams))
+    law = np.concatenate(([0.0], np.cumsum(steps)))
+    law = np.exp(law - law.max())
     return np.asarray(law / law.sum())

@@ -342,16 +342,15 @@ class LocalTier:
         if instances == 1:
             nodes = np.ones(1)
         ages = np.array(
-            [
-                self._retention(float(z), own_rate, table, dead, free, pinned, running_s)
-                for z in nodes
-            ]
+            [self._retention(float(z), own_rate, table, dead, pinned, running_s) for z in nodes]
         )
         weight = nodes / nodes.sum()  # a busier instance gets more of the requests
 
         n = self.prompt.size
         stays, whole, part, landed = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-        full_tokens = np.minimum(self.private[0] + np.minimum(self.own[0], self.shared), self.longest)
+        full_tokens = np.minimum(
+            self.private[0] + np.minimum(self.own[0], self.shared), self.longest
+        )
         refused = 0.0
         back = weights[1:] / max(weights[1:].sum(), _FEWEST) if instances > 1 else weights[1:]
         # of those that leave, few come to where the session has been before
@@ -467,12 +466,11 @@ class LocalTier:
         own_rate: float,
         table: FloatArray,
         dead: float,
-        free: float,
         pinned: float,
         running_s: float,
     ) -> float:
         """Characteristic time of an instance that gets ``z`` times the mean rate [s]."""
-        room = free - (z - 1) * pinned
+        room = self.demand.pool_tokens - z * pinned
         if room <= 0:
             return 0.0
         shared = np.array(
