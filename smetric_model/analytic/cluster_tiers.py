@@ -375,6 +375,7 @@ class LocalTier:
                 present = (self._parts @ any_hot if hot.size else np.zeros(n)) / has_shared
             drain = self.private[0] / max(z * own_rate * stored, _FEWEST)
             left = np.clip(0.5 - (self.idle[0] - age) / np.maximum(drain, _FEWEST), 0.0, 1.0)
+            left *= age > 0
             is_whole = (left >= 1.0) * cold[0]
             left *= cold[0]
             own = np.minimum(self.own[0], self.shared)
