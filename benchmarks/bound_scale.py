@@ -1,10 +1,10 @@
 """Time, memory and loss of the bounds from 1k to 1M requests, in one run.
 
 Usage: ``python benchmarks/bound_scale.py [REQUESTS ...]``.  Synthetic agents at 14 requests/s on 32
-instances with small KV tiers, above what they carry; more requests are a longer window.  CPU seconds are of this process
-and its threads; loss is what merging columns and cutting time into blocks cost together: against the
-unmerged program in one block up to 3,000 requests, above against four times as many bins in one
-block (up to 100,000).
+instances with small KV tiers, above what they carry; more requests are a longer window.  CPU
+seconds are of this process and its threads.  Loss is what merging columns and cutting time into
+blocks cost together: against the unmerged program in one block up to 3,000 requests, above against
+four times as many bins in one block (up to 100,000).
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bound"))
 
-from random_scenarios import KINDS, random_scenario  # noqa: E402
-from validity import judge  # noqa: E402
+from random_scenarios import KINDS, random_scenario
+from validity import judge
 
-from smetric_model.routing.registry import POLICIES  # noqa: E402
+from smetric_model.routing.registry import POLICIES
 
 
 def strained(elasticity: dict[str, float]) -> str:

@@ -239,7 +239,7 @@ def window_prices(problem: Problem, prices: Prices) -> pd.DataFrame:
 
 
 def break_even(table: pd.DataFrame, instance_cost: float = 1.0) -> pd.DataFrame:
-    """What a unit may cost at most to bring more than the same money spent on instances.
+    """Return what a unit may cost to bring as much as the same money spent on instances.
 
     Parameters
     ----------
