@@ -278,10 +278,14 @@ class ClientSection(Spec):
     """``[client]``: what an agent does that waits too long."""
 
     timeout_s: PositiveOrInf = Field(
-        math.inf, description="End-to-end time after which the client cancels; `inf`: never."
+        math.inf,
+        description="Time from a try's arrival to its last token after which the client cancels"
+        " it; `inf`: never.",
     )
-    retries: Annotated[int, Field(ge=0)] = Field(0, description="Attempts after the first one.")
-    backoff_s: NotNegative = Field(0.0, description="Wait before a retry.")
+    retries: Annotated[int, Field(ge=0)] = Field(0, description="Tries after the first.")
+    backoff_s: NotNegative = Field(
+        0.0, description="Time from a try's end to the next one's arrival."
+    )
 
 
 class RouterSection(Spec):

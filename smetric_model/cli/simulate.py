@@ -34,6 +34,9 @@ _KEYS = {
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
     "policy": "router.policy",
+    "timeout": "client.timeout_s",
+    "retries": "client.retries",
+    "backoff": "client.backoff_s",
     "rate": "workload.rate_rps",
     "warmup": "workload.warmup_s",
     "window": "workload.window_s",
@@ -77,6 +80,11 @@ _KEYS = {
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
 @click.option("--loop", type=click.Choice(["closed", "open"]), help="Closed or open loop.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a client waits for a try."
+)
+@click.option("--retries", type=click.IntRange(0), help="Tries of a client after the first.")
+@click.option("--backoff", type=click.FloatRange(0), help="Seconds before a retry.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
 @click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
 @click.option("--requests", type=click.IntRange(1), help="Fixed load: how many requests.")
@@ -197,6 +205,11 @@ def _print(outcome: Outcome) -> None:
         f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
         f" {number('within_slo_ratio'):.1%} within SLO"
     )
+    if number("timed_out_ratio") > 0 or number("retries") > 0:
+        echo_wrapped(
+            f"{number('timed_out_ratio'):.2%} given up by their client,"
+            f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
+        )
     click.echo()
     print_table(
         "Tokens/s of the cluster",

@@ -199,11 +199,10 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
 
 
 @part
-def insert_path(p, request, instance, instances, now):
-    """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
+def insert_path(p, request, instance, instances, reach, now):
+    """Make the first ``reach`` blocks of a (pinned) path reusable; returns how many are new."""
     s, w = tables(p)
     added = 0
-    reach = w.requests[request].blocks
     node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]

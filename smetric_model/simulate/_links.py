@@ -18,6 +18,7 @@ from smetric_model.simulate._state import NIC_NOW, TRANSFERS
 __all__ = [
     "advance_nics",
     "advance_pcie",
+    "cancel_flow",
     "end_transfer",
     "nic_rate",
     "overlap",
@@ -77,6 +78,24 @@ def pop_flow(p, link):
     s.link[link].flows -= 1
     s.link[link].served = max(s.link[link].served, s.tag[kind, request])
     return request
+
+
+@part
+def cancel_flow(p, link, request):
+    """Take a transfer out before it is done, if it is there; returns what was left of it."""
+    s, _ = tables(p)
+    kind = _kind(p, link)
+    before, here = -1, s.link[link].first_flow
+    while here >= 0 and here != request:
+        before, here = here, s.next_flow[kind, here]
+    if here < 0:
+        return 0.0
+    if before < 0:
+        s.link[link].first_flow = s.next_flow[kind, request]
+    else:
+        s.next_flow[kind, before] = s.next_flow[kind, request]
+    s.link[link].flows -= 1
+    return max(0.0, s.tag[kind, request] - s.link[link].served)
 
 
 @part

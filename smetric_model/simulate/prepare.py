@@ -27,7 +27,15 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Window,
+)
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
@@ -80,9 +88,9 @@ def check_simulated(scenario: Scenario) -> None:
     tier = scenario.global_tier
     refused = (
         (
-            "client.timeout_s",
+            "client.timeout_s with disaggregated serving",
             scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s),
+            math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
             "inf (no client gives up)",
         ),
         ("global_tier.write", tier.write, tier.write == "through", '"through"'),
@@ -163,8 +171,19 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             load_age_ticks=to_ticks(scenario.router.load_age_s),
             token_load=int(scenario.router.balances_tokens(scenario.cluster.serving)),
         ),
+        clients=_clients(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
+
+
+def _clients(scenario: Scenario) -> Clients:
+    client = scenario.client
+    waits = math.isinf(client.timeout_s)
+    return Clients(
+        timeout_ticks=-1 if waits else to_ticks(client.timeout_s),
+        retries=client.retries,
+        backoff_ticks=to_ticks(client.backoff_s),
+    )
 
 
 def _lengths(

@@ -13,6 +13,13 @@ from smetric_model.schema import imbalance_column
 from smetric_model.simulate.inputs import Inputs, Replay
 from smetric_model.simulate.prepare import BIN_S, Prepared
 from smetric_model.simulate.steps import TICKS_PER_S
+from smetric_model.simulate.try_tables import (
+    GAVE_UP_REASONS,
+    GIVEN_UP,
+    ended_without_answer,
+    try_columns,
+    try_row,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,9 +85,16 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     }
     reason = data.unservable[rows]
     served = at["done"] >= 0
+    ended = ended_without_answer(replay)[rows]
     status = np.where(reason > 0, "unservable", np.where(served, "served", "unfinished"))
-    why = np.array(["", *prepared.reasons, "still running at the drain limit"], dtype=object)
-    which = np.where(reason > 0, reason, np.where(served, 0, len(why) - 1))
+    status = np.where(ended > 0, np.array(GIVEN_UP)[ended], status)
+    why = np.array(
+        ["", *prepared.reasons, *GAVE_UP_REASONS[1:], "still running at the drain limit"],
+        dtype=object,
+    )
+    which = np.where(served, 0, len(why) - 1)
+    which = np.where(ended > 0, len(prepared.reasons) + ended, which)
+    which = np.where(reason > 0, reason, which)
     ttft = _seconds(at["arrival"], at["first_token"])
     e2e = _seconds(at["arrival"], at["done"])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -115,6 +129,7 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
             "tpot_s": tpot,
             "e2e_s": e2e,
             "within_slo": within,
+            **try_columns(replay, rows),
         }
     )
     if is_disaggregated(inputs):
@@ -233,13 +248,18 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
     from smetric_model.simulate._tables import add_intervals
 
     window, data = inputs.window, inputs.requests
-    rows = replay.order[replay.instance[replay.order] >= 0]
-    start = replay.arrival[rows]
+    rows = replay.order[replay.placed[replay.order] >= 0]
     end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
     first = np.where(replay.first_token[rows] >= 0, replay.first_token[rows], replay.end_tick)
+    lost = replay.failed
+    start = np.append(replay.placed[rows], lost.placed)
+    end = np.append(end, lost.end)
+    first = np.append(first, np.where(lost.first_token >= 0, lost.first_token, lost.end))
+    where = np.append(replay.instance[rows], lost.instance)
+    charge = np.append(replay.charge[rows], lost.charge).astype(np.float64)
+    rows = np.append(rows, lost.request)
     tokens = (data.prompt_tokens[rows] + data.output_tokens[rows]).astype(np.float64)
-    ones, charge = np.ones(rows.size), replay.charge[rows].astype(np.float64)
-    where = replay.instance[rows]
+    ones = np.ones(rows.size)
     everyone = np.ones(rows.size, np.bool_)
     stays = [(start, end, where, everyone)]
     if is_disaggregated(inputs):
@@ -423,7 +443,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
         "requests": len(requests),
         "unservable_ratio": float(np.mean(~servable)) if len(requests) else math.nan,
         "within_slo_ratio": float(within.sum() / servable.sum()) if servable.any() else math.nan,
-        "timed_out_ratio": 0.0 if servable.any() else math.nan,
+        **try_row(inputs, replay, requests),
         "inflight_requests_mean": float(
             inflight["requests"].sum() * inputs.window.bin_ticks / (window_s * TICKS_PER_S)
         ),
@@ -535,6 +555,6 @@ def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) ->
     if used[busiest] >= _SATURATED or not attained < scenario.slo.attainment:
         return busiest
     limit = scenario.slo.ttft_s(requests["prompt_tokens"])
-    late = (requests["ttft_s"] > limit).sum()
+    late = (requests["ttft_s"] > limit).sum() + requests["status"].isin(GIVEN_UP[1:]).sum()
     slow = (requests["tpot_s"] > scenario.slo.tpot_s).sum()
     return "ttft" if late >= slow else "tpot"

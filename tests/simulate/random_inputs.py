@@ -8,7 +8,7 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import Clients, Engine, Fabric, Inputs, Requests, Signals, Window
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -90,6 +90,14 @@ def random_inputs(seed: int) -> Inputs:
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
     settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
+    extra = np.random.default_rng([seed, 2])
+    timeout = float(extra.choice([-1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
+    timeout = timeout if prefill == instances else -1.0
+    clients = Clients(
+        timeout_ticks=-1 if timeout < 0 else to_ticks(timeout),
+        retries=int(extra.choice([0, 1, 3])),
+        backoff_ticks=to_ticks(float(extra.choice([0.0, 0.0, 0.01, 0.3]))),
+    )
     warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
     return Inputs(
         requests=Requests(
@@ -153,4 +161,5 @@ def random_inputs(seed: int) -> Inputs:
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
         ),
+        clients=clients,
     )
