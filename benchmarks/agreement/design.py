@@ -114,6 +114,7 @@ class Point:
     per_output_token_s: float = math.nan
     warmup_s: float = math.nan
     window_s: float = math.nan
+    nic_bytes_per_s: float = 25e9
 
     @property
     def stratum(self) -> str:
@@ -190,6 +191,7 @@ class Point:
             cluster={
                 **pools,
                 "nics_per_node": self.nics_per_node,
+                "nic_bytes_per_s": self.nic_bytes_per_s,
                 "dram_bytes_per_node": max(1280e9, tier),
             },
             global_tier={"bytes_per_node": tier},
@@ -393,8 +395,15 @@ def paced(point: Point) -> Point:
     return replace(point, base_s=_rounded(max(base, 0.02)), per_output_token_s=_rounded(per_output))
 
 
-def load(half: Half) -> list[Point]:
-    """Read a half's points from its file."""
+def save(name: str, points: list[Point]) -> None:
+    """Write points to a file."""
+    names = [field.name for field in fields(Point)]
+    table = pd.DataFrame([[getattr(p, n) for n in names] for p in points], columns=names)
+    table.to_csv(HERE / f"{name}.csv", index=False)
+
+
+def load(half: str) -> list[Point]:
+    """Read points from a file: those of a half, or others of this form."""
     table = pd.read_csv(HERE / f"{half}.csv", keep_default_na=False)
     kinds = {field.name: field.type for field in fields(Point)}
     cast = {"int": int, "float": float, "str": str}
@@ -415,9 +424,7 @@ def main(halves: list[str]) -> int:
         for point in drawn(half):
             points.append(paced(completed(point)))
             print(f"{half} {point.number + 1}/{SCENARIOS}", file=sys.stderr, flush=True)
-        names = [field.name for field in fields(Point)]
-        table = pd.DataFrame([[getattr(p, n) for n in names] for p in points], columns=names)
-        table.to_csv(HERE / f"{half}.csv", index=False)
+        save(half, points)
     return 0
 
 
