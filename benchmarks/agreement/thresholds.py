@@ -143,11 +143,13 @@ def tuned(task: tuple[design.Point, str, str]) -> list[Row]:
     asked = point.scenario(SEEDS[0]).replace(**{"workload.rate_rps": point.rate_rps})
     grid = (OVERLOADS, HIT_RATIOS) if name == "base" else ((2.0,), (0.5,))
     try:
-        result = tune(
+        tuning = tune(
             asked, point.trace(SEEDS[0]), loss=None, overloads=grid[0], hit_ratios=grid[1]
-        ).to_dict()
+        )
     except (ValueError, RuntimeError) as error:
         return [row | {"error": f"{type(error).__name__}: {error}"}]
+    result = tuning.to_dict()
+    row["balance"] = tuning.situation.social_balance
     kept = ("overload", "hit_ratio", "matters", "spread_ratio", "social_overload")
     kept += ("social_hit_ratio", "private_overload", "private_hit_ratio", "hit_weight", "grid")
     return [row | {key: result[key] for key in kept} | {"cost": result["situation"]["cost"]}]
@@ -294,8 +296,8 @@ def report(path: Path, points: list[design.Point]) -> str:
         return "not all candidates are screened yet"
     answers = {(r["number"], r["variant"]): r for r in rows if "tune" in r}
     out = [
-        "| case | LLM | N | load | tier | context | Gbps | spread | best pair | tune | closed form |"
-        " regret of tune | closed form | (2, .5) | noise |",
+        "| case | LLM | N | load | tier | context | Gbps | spread | best pair | tune |"
+        " closed form | regret of tune | closed form | (2, .5) | noise |",
         "|" + "---|" * 15,
     ]
     regrets: dict[str, list[float]] = {"tune": [], "closed form": [], "constant": []}
@@ -335,8 +337,8 @@ def report(path: Path, points: list[design.Point]) -> str:
             f"| {n} | {point.llm[:10]} | {point.instances} | {point.load:.2f} |"
             f" {point.tier_ratio:.2f} | {point.context_factor:.2f} |"
             f" {point.nic_bytes_per_s * 8e-9:.0f} | {spread:.2f} | {best[0]:g}, {best[1]:g} |"
-            f" {shown['tune']} | {shown['closed form']} | {cells['tune']} | {cells['closed form']} |"
-            f" {cells['constant']} | {noise:.3f} |"
+            f" {shown['tune']} | {shown['closed form']} | {cells['tune']} |"
+            f" {cells['closed form']} | {cells['constant']} | {noise:.3f} |"
         )
     out.append("")
     for name, values in regrets.items():
@@ -382,7 +384,7 @@ def _directions(
 
 def _unfloored(answer: Row) -> float:
     """OVERLOAD* without its floor, by its own balance."""
-    return float(answer["balance"]) if "balance" in answer else float(answer["social_overload"])
+    return max(float(answer["balance"]), 1e-6)
 
 
 def _best_overload(rows: list[Row], number: int, name: str) -> float | None:

@@ -29,6 +29,20 @@ __all__ = ["command"]
     show_default=True,
     help="Per cent that may be lost, for the rate, instances, tier and link that are needed.",
 )
+@click.option(
+    "--overload",
+    "overloads",
+    type=click.FloatRange(0),
+    multiple=True,
+    help="Try this OVERLOAD (inf: never); may be given several times. Default: ten, 1 to inf.",
+)
+@click.option(
+    "--hit-ratio",
+    "hit_ratios",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+    help="Try this HIT_RATIO; may be given several times. Default: five, 0 to 0.9.",
+)
 @click.option("--no-needs", is_flag=True, help="Leave the needs out: much quicker.")
 @json_option
 def command(
@@ -37,6 +51,8 @@ def command(
     rate: float | None,
     instances: int | None,
     loss: float,
+    overloads: tuple[float, ...],
+    hit_ratios: tuple[float, ...],
     no_needs: bool,
     as_json: bool,
 ) -> None:
@@ -49,6 +65,7 @@ def command(
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
     from smetric_model.tuning import tune
+    from smetric_model.tuning.search import HIT_RATIOS, OVERLOADS
 
     changes: dict[str, Any] = {}
     if trace is not None:
@@ -61,7 +78,13 @@ def command(
     asked = Scenario.from_toml(scenario or data_dir() / "scenarios" / "agents-small.toml")
     asked = asked.replace(**changes)
     with Console(stderr=True).status("tuning") as status:
-        result = tune(asked, loss=None if no_needs else loss / 100, progress=status.update)
+        result = tune(
+            asked,
+            loss=None if no_needs else loss / 100,
+            overloads=overloads or OVERLOADS,
+            hit_ratios=hit_ratios or HIT_RATIOS,
+            progress=status.update,
+        )
     if as_json:
         echo_json(result.to_dict())
     else:

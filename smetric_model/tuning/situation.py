@@ -89,6 +89,19 @@ class Situation:
         return self.moved_tokens / self.prompt_tokens if self.prompt_tokens > 0 else 0.0
 
     @property
+    def social_balance(self) -> float:
+        """OVERLOAD at which a move of the cluster's breaks even, without the floor of OVERLOAD*."""
+        return float(
+            overload_optimum(
+                self.cost.social_s,
+                self.service.saving_s,
+                self.receiver_load,
+                self.service.mean_load,
+                least=0.0,
+            )
+        )
+
+    @property
     def social_overload(self) -> float:
         """OVERLOAD* of the cluster."""
         return float(
