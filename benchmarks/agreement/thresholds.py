@@ -2,8 +2,8 @@
 
 ``python benchmarks/agreement/thresholds.py STEP ...`` with the steps, in order,
 
-``draw``    candidates from a seeded Latin hypercube of the region where thresholds should matter;
-``screen``  the first 20 whose simulated tokens within SLO differ by at least 10 % between the best
+``screen``  of a seeded Latin hypercube of the region where thresholds should matter, the first 20
+            candidates whose simulated tokens within SLO differ by at least 10 % between the best
             and the worst of five pairs of thresholds (``SCREEN``, two seeds);
 ``grid``    OVERLOAD x HIT_RATIO simulated for those, and one OVERLOAD line for each of two
             variants: prompts half as long at the same load, and links four times as fast;
@@ -32,7 +32,7 @@ import run
 from scipy.stats import qmc
 
 SEED = 20_260_703
-CANDIDATES, CASES = 60, 20
+CANDIDATES, CASES, BATCH = 60, 20, 10
 SPREAD = 0.10
 SCREEN = ((1.0, 0.0), (1.0, 0.9), (2.0, 0.5), (math.inf, 0.0), (math.inf, 0.9))
 OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, math.inf)
@@ -81,14 +81,18 @@ def _completed(point: design.Point) -> design.Point:
     return design.paced(replace(point, window_s=60.0 * round(window / 60)))
 
 
-def draw() -> None:
-    """Write the candidates."""
+def draw(count: int, jobs: int) -> list[design.Point]:
+    """Return the first candidates, and keep them in a file: capacity and pace take a while."""
+    points = design.load(NAME) if (design.HERE / f"{NAME}.csv").exists() else []
     cube = qmc.LatinHypercube(d=12, rng=np.random.default_rng(SEED))
-    points = []
-    for number, u in enumerate(cube.random(CANDIDATES)):
-        points.append(_completed(_candidate(number, u)))
-        print(f"\rcandidate {number + 1}/{CANDIDATES} ", end="", file=sys.stderr, flush=True)
-    design.save(NAME, points)
+    drawn = [_candidate(number, u) for number, u in enumerate(cube.random(CANDIDATES))]
+    missing = drawn[len(points) : count]
+    if missing:
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(jobs, run._quiet) as pool:
+            points += pool.map(_completed, missing, chunksize=1)
+        design.save(NAME, points)
+    return points[:count]
 
 
 def variant(point: design.Point, name: str) -> design.Point:
@@ -226,21 +230,23 @@ def _cases(rows: list[Row], points: list[design.Point]) -> list[design.Point] | 
     return cases
 
 
-def screen(path: Path, points: list[design.Point], jobs: int) -> None:
+def screen(path: Path, jobs: int) -> None:
     """Simulate the screening pairs until there are enough cases."""
-    for start in range(0, len(points), 8):
+    for count in range(BATCH, CANDIDATES + 1, BATCH):
+        points = draw(count, jobs)
         rows = _rows(path)
-        cases = _cases(rows, points[:start]) if start else []
-        if cases is not None and len(cases) >= CASES:
-            return
         tasks = [
             (point, "base", seed, pairs)
-            for point in points[start : start + 8]
+            for point in points
             for seed in SEEDS[:2]
             if (pairs := _missing(rows, point, "base", seed, SCREEN))
         ]
         if tasks:
             _work(path, simulated, tasks, jobs)
+        found = len(_cases(_rows(path), points) or [])
+        print(f"{found} cases among {count} candidates", file=sys.stderr)
+        if found >= CASES:
+            return
 
 
 def grid(path: Path, points: list[design.Point], jobs: int) -> None:
@@ -400,16 +406,19 @@ def _best_overload(rows: list[Row], number: int, name: str) -> float | None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("steps", nargs="+", choices=["draw", "screen", "grid", "tune", "report"])
+    parser.add_argument("steps", nargs="+", choices=["screen", "grid", "tune", "report"])
     parser.add_argument("--out", type=Path, default=Path("out/agreement"))
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "thresholds.jsonl"
-    if "draw" in options.steps:
-        draw()
+    if "screen" in options.steps:
+        screen(path, options.jobs)
+    if not (design.HERE / f"{NAME}.csv").exists():
+        print("no candidates yet: screen first", file=sys.stderr)
+        return 1
     points = design.load(NAME)
-    for name, step in (("screen", screen), ("grid", grid), ("tune", tune_all)):
+    for name, step in (("grid", grid), ("tune", tune_all)):
         if name in options.steps:
             step(path, points, options.jobs)
     if "report" in options.steps:
