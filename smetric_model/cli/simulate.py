@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.simulate import Simulation
 
-__all__ = ["command"]
+__all__ = ["command", "print_outcome", "scenario_of"]
 
 #: option -> key of the scenario
 _KEYS = {
@@ -44,6 +44,9 @@ _KEYS = {
     "loop": "workload.loop",
     "seed": "seed",
 }
+
+
+_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 
 
 @click.command("simulate")
@@ -116,7 +119,7 @@ def command(
     from smetric_model.simulate import simulate_in_detail
     from smetric_model.simulate.prepare import check_simulated
 
-    asked = _scenario(scenario, given)
+    asked = scenario_of(scenario, given)
     check_simulated(asked)
     trace = None
     fixed = [given[name] for name in ("prompt_tokens", "output_tokens", "requests")]
@@ -150,10 +153,19 @@ def command(
     if as_json:
         echo_json(outcome.to_dict())
     else:
-        _print(outcome)
+        print_outcome(outcome)
 
 
-def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
+def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
+    """Return the scenario of a file, or the shipped example, with options in place of its keys.
+
+    Parameters
+    ----------
+    path : Path or None
+        TOML file.
+    given : dict
+        Options by name; None where not given.
+    """
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
@@ -198,7 +210,14 @@ def _write(result: Simulation, out: Path) -> None:
         click.echo(f"{name}: {path}", err=True)
 
 
-def _print(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
+    """Print the row of an outcome for people.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Of ``simulate`` or ``predict``.
+    """
     number = outcome.number
     echo_wrapped(
         f"{outcome['policy']}: {number('requests'):.0f} requests in {number('window_s'):g} s"
@@ -246,10 +265,9 @@ def _print(outcome: Outcome) -> None:
     if not math.isnan(number("prefill_compute_utilisation_ratio")):
         del shares["used"]
         shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
             for pool in ("prefill", "decode")
         }
-        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()

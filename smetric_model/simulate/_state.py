@@ -140,7 +140,7 @@ class State(NamedTuple):
     """What changes, and the results."""
 
     count: Any  # single numbers, see above
-    nic_work: Any  # (1,) float
+    nic_work: Any  # (4, nodes) float: reads, writes, KV in, KV out
     random: Any  # (replicas,) uint64
     next_instance: Any  # (replicas,)
     request: Any  # (requests,)
@@ -262,7 +262,7 @@ def new_state(inputs: Inputs) -> State:
     transfers = (instances - prefill) * engine.max_running_requests
     state = State(
         count=count,
-        nic_work=np.zeros(1),
+        nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
         request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
@@ -379,7 +379,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         busy_ticks=np.ascontiguousarray(state.instance["busy_ticks"]),
         held_token_ticks=np.ascontiguousarray(state.instance["held_token_ticks"]),
         pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
-        nic_work_bytes=float(state.nic_work[0]),
+        nic_work_bytes=state.nic_work,
         held_blocks=held,
         global_held_blocks=state.store["stored"].astype(np.int64),
         counts={

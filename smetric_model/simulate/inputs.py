@@ -238,8 +238,9 @@ class Replay:
         Time in steps, inside the window.
     held_token_ticks, pcie_bytes : ndarray of float64, shape (instances,)
         KV of running requests over time, and bytes over PCIe, inside the window.
-    nic_work_bytes : float
-        Line capacity that transfers took inside the window, one direction.
+    nic_work_bytes : ndarray of float64, shape (4, nodes)
+        Line capacity that transfers took inside the window: reads of each node, writes of it, KV
+        into it and KV out of it (disaggregated serving).
     transfer_start, transfer_done, decode_start, decode_instance : ndarray
         Disaggregated serving (else empty): when KV for the request was reserved in the decode pool
         and its transfer began, when it was there, when its first decode step began [ticks], and
@@ -278,7 +279,7 @@ class Replay:
     busy_ticks: IntArray
     held_token_ticks: FloatArray
     pcie_bytes: FloatArray
-    nic_work_bytes: float
+    nic_work_bytes: FloatArray
     loads_end: FloatArray
     unprefilled_end: FloatArray
     transfer_start: IntArray
@@ -331,7 +332,7 @@ class Replay:
             busy_ticks=np.zeros(instances, np.int64),
             held_token_ticks=np.zeros(instances),
             pcie_bytes=np.zeros(instances),
-            nic_work_bytes=0.0,
+            nic_work_bytes=np.zeros((4, inputs.fabric.nodes)),
             loads_end=np.zeros(inputs.fabric.prefill_instances),
             unprefilled_end=np.zeros(inputs.fabric.prefill_instances),
             held_blocks=np.zeros((0, inputs.fabric.prefill_instances), np.int64),

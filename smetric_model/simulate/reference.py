@@ -162,7 +162,7 @@ class _Nics:
         self.writes = [_Sharing() for _ in range(fabric.nodes)]
         self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
         self.now = 0
-        self.work = 0.0
+        self.work = np.zeros((4, fabric.nodes))  # reads, writes, KV in, KV out
 
     @property
     def classes(self) -> list[_Sharing]:
@@ -173,13 +173,14 @@ class _Nics:
     def advance(self, now: int) -> None:
         seconds = (now - self.now) * 1e-12
         inside = _overlap(self.window, self.now, now) * 1e-12
-        for sharing in self.classes:
+        for k, sharing in enumerate(self.classes):
             if sharing.flows:
                 sharing.served += sharing.rate * seconds
-                self.work += len(sharing.flows) * sharing.rate * inside
+                self.work[k % 2, k // 2] += len(sharing.flows) * sharing.rate * inside
         for transfer in self.transfers:
             transfer.left -= transfer.rate * seconds
-            self.work += transfer.rate * inside
+            self.work[2, transfer.target] += transfer.rate * inside
+            self.work[3, transfer.source] += transfer.rate * inside
         self.now = now
 
     def set_rates(self) -> None:
