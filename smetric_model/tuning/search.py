@@ -109,7 +109,7 @@ def sweep(
     -------
     tuple of GridPoint
     """
-    points = []
+    points: list[GridPoint] = []
     count = len(overloads) * len(hit_ratios)
     for overload in overloads:
         for hit_ratio in hit_ratios:
