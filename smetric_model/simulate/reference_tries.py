@@ -131,12 +131,14 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
             cluster.cancel_fetch(index, request, now)
             whole = 0
         else:
-            computed = whole - int(out.local_tokens[request] + out.fetched_tokens[request])
+            computed = whole - cluster.found[request]
         path = cluster.path(request)[: whole // cluster.inputs.engine.cache_block_tokens]
         added = instance.cache.insert(path)
         cluster.private[request] -= added * cluster.inputs.engine.cache_block_tokens
         computed += sum(chunk for other, chunk in instance.chunks if other == request)
         instance.chunks = [entry for entry in instance.chunks if entry[0] != request]
+        if out.first_token[request] >= 0:  # it had been preempted
+            out.repeated_tokens[request] += computed
     instance.cache.release(cluster.path(request), cluster.private[request])
     cluster.note_changes(index, now)
     return computed, cluster.made[request]
