@@ -13,20 +13,24 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "Outcome": "smetric_model.outcome",
     "Scenario": "smetric_model.scenario",
+    "bound": "smetric_model.bound",
     "load_trace": "smetric_model.workload.trace",
     "plan": "smetric_model.planning",
     "predict": "smetric_model.analytic.predict",
     "simulate": "smetric_model.simulate",
+    "tune": "smetric_model.tuning",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
     from smetric_model.analytic.predict import predict as predict
+    from smetric_model.bound import bound as bound
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate
+    from smetric_model.tuning import tune as tune
     from smetric_model.workload.trace import load_trace as load_trace
 
 
