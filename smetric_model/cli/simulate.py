@@ -28,6 +28,7 @@ _KEYS = {
     "mode": "engine.mode",
     "token_budget": "engine.token_budget",
     "max_running_requests": "engine.max_running_requests",
+    "kv_admission": "engine.kv_admission",
     "instances": "cluster.instances",
     "prefill_instances": "cluster.prefill_instances",
     "decode_instances": "cluster.decode_instances",
@@ -67,6 +68,11 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 @click.option("--mode", type=click.Choice(["graph", "eager"]), help="CUDA graphs or eager.")
 @click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
 @click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
+@click.option(
+    "--kv-admission",
+    type=click.Choice(["reserve", "preempt"]),
+    help="KV for the output at admission, or as it grows.",
+)
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
     "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
@@ -228,6 +234,11 @@ def print_outcome(outcome: Outcome) -> None:
         echo_wrapped(
             f"{number('timed_out_ratio'):.2%} given up by their client,"
             f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
+        )
+    if number("preemptions") > 0:
+        echo_wrapped(
+            f"{number('preemptions'):.0f} preemptions, {number('repeated_tps'):,.0f} tokens/s"
+            " computed again"
         )
     click.echo()
     print_table(

@@ -49,7 +49,8 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     FULL,
     NOW,
     FIXED_NEXT,
-) = range(28)
+    ADMITTED,
+) = range(29)
 
 #: where a request is: ``State.request.stage``
 NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
@@ -77,8 +78,8 @@ _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
-        "i8": "finish_at due",
-        "i4": "todo at private chunk next_waiting expiry made replica writing",
+        "i8": "finish_at due grow_at",
+        "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
         "i1": "stage legs",
         "?": "fetching",
     }
@@ -87,6 +88,7 @@ _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
         " gave_up instance reason local_tokens fetched_tokens charge failed_tries"
+        " preemptions repeated_tokens"
     }
 )
 #: results that are −1 where something did not happen
@@ -128,7 +130,7 @@ class World(NamedTuple):
 
 
 class CompiledClients(NamedTuple):
-    """``Clients``, and whether any try may come to nothing."""
+    """``Clients``, and whether a request may be worked on more than once."""
 
     timeout_ticks: int
     retries: int
@@ -215,13 +217,13 @@ def new_world(inputs: Inputs) -> World:
         model=inputs.model,
         policy=pack(inputs.policy),
         signals=inputs.signals,
-        clients=CompiledClients(*inputs.clients, active=int(_fallible(inputs))),
+        clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
     )
 
 
-def _fallible(inputs: Inputs) -> bool:
-    """Whether a try may come to nothing."""
-    return inputs.clients.timeout_ticks >= 0
+def _repeats(inputs: Inputs) -> bool:
+    """Whether a request may have to be worked on more than once, so that tables may fill up."""
+    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
 
 
 def new_state(inputs: Inputs) -> State:
@@ -252,12 +254,12 @@ def new_state(inputs: Inputs) -> State:
         index_changes = 2 * inputs.nodes.path_sum() + requests
     events, expiries, failed = requests + 1, 0, 0
     room = ints(5, value=_ROOMY)
-    if _fallible(inputs):
+    if _repeats(inputs):
         # tables that may have to grow; ``grown_state`` knows by how much an event fills them
         events, failed = 3 * requests + 1, 2 * requests
         expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
         load_changes = 2 * load_changes
-    count = ints(28)
+    count = ints(29)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, POOL_FIRST, POOL_LAST]] = -1
     transfers = (instances - prefill) * engine.max_running_requests
     state = State(
@@ -309,7 +311,7 @@ def new_state(inputs: Inputs) -> State:
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
-    if _fallible(inputs):
+    if _repeats(inputs):
         _set_room(inputs, state)
     return state
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
-from smetric_model.simulate.try_laws import load_laws, try_laws
+from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -29,6 +29,8 @@ _RESULTS = (
     "gave_up",
     "local_tokens",
     "failed",
+    "preemptions",
+    "repeated_tokens",
     *HANDOVER,
 )
 
@@ -84,6 +86,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_kv(inputs, replay),
         *_work(inputs, replay),
         *try_laws(inputs, replay),
+        *preemption_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
@@ -224,7 +227,15 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     lost = np.flatnonzero(replay.failed.first_step >= 0)
     start = np.append(start, replay.failed.first_step[lost])
     where = np.append(where, replay.failed.instance[lost])
-    end = np.append(end, replay.failed.until[lost])
+    until = replay.failed.until[lost]
+    if inputs.fabric.prefill_instances < inputs.fabric.instances:
+        prefilled = replay.failed.first_token[lost]
+        until = np.where(prefilled >= 0, prefilled, until)
+        decoded = np.flatnonzero(replay.failed.decode_start >= 0)
+        start = np.append(start, replay.failed.decode_start[decoded])
+        where = np.append(where, replay.failed.decode_instance[decoded])
+        until = np.append(until, replay.failed.until[decoded])
+    end = np.append(end, until)
     rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
     covered_ticks(
@@ -235,7 +246,9 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         min(window.end, replay.end_tick),
         covered,
     )
-    wrong = replay.busy_ticks > covered if inputs.fabric.stall else replay.busy_ticks != covered
+    # a request that was preempted may wait for one whose KV is being fetched
+    idle = inputs.fabric.stall or replay.preemptions.any()
+    wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))
         yield Violation(

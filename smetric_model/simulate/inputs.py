@@ -57,7 +57,8 @@ class Engine(NamedTuple):
     """One instance; all are equal.
 
     ``block_tokens`` is the engine's block, ``cache_block_tokens`` the trace's, by which hits are
-    counted [tokens].
+    counted [tokens].  With ``preempt`` a request is admitted with KV for its prompt, and takes more
+    as its output grows; else with KV for both.
     """
 
     pool_tokens: int
@@ -66,6 +67,7 @@ class Engine(NamedTuple):
     max_running_requests: int
     block_tokens: int
     cache_block_tokens: int
+    preempt: int = 0
 
 
 class Fabric(NamedTuple):
@@ -140,7 +142,8 @@ class FailedTries(NamedTuple):
     Times are in ticks, −1 where something did not happen.  ``until`` is the end of the engine step
     that was under way.  Tokens are those processed for the try: ``reused_tokens`` and
     ``computed_tokens`` of the prompt, ``generated_tokens`` of the output; ``charge`` is what the
-    router counted as unprefilled until the first token.
+    router counted as unprefilled until the first token.  ``transfer_done``, ``decode_start`` and
+    ``decode_instance`` as in :class:`Replay`, with disaggregated serving.
     """
 
     request: IntArray
@@ -155,6 +158,9 @@ class FailedTries(NamedTuple):
     reused_tokens: IntArray
     computed_tokens: IntArray
     generated_tokens: IntArray
+    transfer_done: IntArray
+    decode_start: IntArray
+    decode_instance: IntArray
 
     @classmethod
     def none(cls) -> FailedTries:
@@ -222,6 +228,9 @@ class Replay:
         Tries that came to nothing.
     failed : FailedTries
         Those tries.
+    preemptions, repeated_tokens : ndarray
+        How often the request was preempted, in all its tries, and tokens that were computed again
+        for it because of that.
     loads_end, unprefilled_end : ndarray of float64, shape (instances,)
         What all routers together count at the end: requests, and unprefilled tokens.
     instance, reason : ndarray
@@ -271,6 +280,8 @@ class Replay:
     fetched_tokens: IntArray
     charge: IntArray
     failed_tries: IntArray
+    preemptions: IntArray
+    repeated_tokens: IntArray
     failed: FailedTries
     order: IntArray
     computed_tokens: IntArray
@@ -315,7 +326,10 @@ class Replay:
         }
         tokens: dict[str, Any] = {
             name: np.zeros(n, np.int64)
-            for name in ("local_tokens", "fetched_tokens", "charge", "failed_tries")
+            for name in (
+                *("local_tokens", "fetched_tokens", "charge", "failed_tries"),
+                *("preemptions", "repeated_tokens"),
+            )
         }
         pools = inputs.fabric.prefill_instances < instances
         times |= {name: np.full(n if pools else 0, -1, np.int64) for name in HANDOVER}

@@ -86,10 +86,10 @@ def check_simulated(scenario: Scenario) -> None:
     tier = scenario.global_tier
     refused = (
         (
-            "client.timeout_s with disaggregated serving",
-            scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
-            "inf (no client gives up)",
+            "engine.kv_admission with disaggregated serving",
+            scenario.engine.kv_admission,
+            scenario.engine.kv_admission == "reserve" or scenario.cluster.serving == "colocated",
+            '"reserve"',
         ),
         ("global_tier.write", tier.write, tier.write == "through", '"through"'),
         ("global_tier.peer_fetch", tier.peer_fetch, not tier.peer_fetch, "false"),
@@ -140,6 +140,7 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         max_running_requests=instance.max_running_requests,
         block_tokens=instance.block_tokens,
         cache_block_tokens=cache_block,
+        preempt=int(scenario.engine.kv_admission == "preempt"),
     )
     prompt, output, unservable, reasons = _lengths(scenario, trace, engine, notes)
     requests, nodes = _requests(scenario, trace, instance, prompt, output, unservable, notes)

@@ -17,6 +17,7 @@ import numpy as np
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
 from smetric_model.simulate.inputs import BLIND, DELAYED, TIMED_OUT, Inputs, Replay
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
+from smetric_model.simulate.reference_preemption import make_room
 from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
@@ -72,6 +73,12 @@ class _Cache:
         for block in path:
             self.pins[block] += 1
             self.unused.pop(block, None)
+        return self.take(need)
+
+    def take(self, need: int) -> bool:
+        """Reserve ``need`` tokens, evicting what nobody uses; change nothing if they do not fit."""
+        if need > self.free + self.evictable:
+            return False
         while self.free < need:
             block, _ = self.unused.popitem(last=False)
             self.cached.remove(block)
@@ -297,7 +304,10 @@ class Cluster:
         n = inputs.requests.turn.size
         self.todo = [0] * n  # prompt tokens left to compute
         self.at = [0] * n  # prompt tokens in the cache
+        self.found = [0] * n  # tokens in the cache when it was admitted
         self.made = [0] * n  # output tokens
+        self.room = [0] * n  # tokens for which it has KV
+        self.rank = [0] * n  # how many were admitted before it
         self.private = [0] * n
         self.legs = [0] * n  # transfers of its fetch that are under way
         self.writes = [-1] * n  # class of the NICs on which a write of its KV is under way
@@ -352,7 +362,8 @@ class Cluster:
             elif kind in (FETCHED, READY) and not self.is_due(kind, index, now):
                 pass  # of a try that has ended
             elif kind == FETCHED:
-                out.fetch_done[index] = now
+                if out.first_token[index] < 0:
+                    out.fetch_done[index] = now
                 self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
@@ -470,6 +481,7 @@ class Cluster:
         """Schedule a step on an instance that runs none."""
         engine, instance = self.inputs.engine, self.instances[index]
         self.pool.join(index, now)
+        preempted = bool(engine.preempt) and make_room(self, index, now)
         budget = engine.token_budget - len(instance.decoding)
         chunks = []
         for request in instance.prefilling:
@@ -478,6 +490,7 @@ class Cluster:
                 budget -= chunks[-1][1]
         while (
             budget > 0
+            and not preempted
             and instance.waiting
             and len(instance.prefilling) + len(instance.decoding) < engine.max_running_requests
         ):
@@ -554,17 +567,20 @@ class Cluster:
     def prefilled(self, index: int, request: int, now: int) -> None:
         """Sample the first token, make the prompt's blocks reusable."""
         data, out, instance = self.inputs.requests, self.out, self.instances[index]
-        out.first_token[request] = now
-        reused = int(out.local_tokens[request] + out.fetched_tokens[request])
-        self.credit(out.reused_tokens, index, now, reused)
-        self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+        if out.first_token[request] < 0:
+            out.first_token[request] = now
+            reused = int(out.local_tokens[request] + out.fetched_tokens[request])
+            self.credit(out.reused_tokens, index, now, reused)
+            self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+            self.change_load(request, now, 0, -int(out.charge[request]))
+        else:  # it had been preempted
+            out.repeated_tokens[request] += self.at[request] - self.found[request]
         self.credit(out.generated_tokens, index, now, 1)
-        self.change_load(request, now, 0, -int(out.charge[request]))
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.private[request] -= instance.cache.insert(path) * block
-        self.made[request] = 1
-        single = data.output_tokens[request] == 1
+        self.made[request] += 1
+        single = data.output_tokens[request] == self.made[request]
         if not single and self.pool.exists:
             self.pool.waiting.append(request)
         elif not single:
@@ -598,15 +614,19 @@ class Cluster:
         engine, data, out = self.inputs.engine, self.inputs.requests, self.out
         instance = self.instances[index]
         path = self.path(request)
-        prompt = int(data.prompt_tokens[request])
+        # what it had made when it was preempted is computed again with the prompt
+        prompt = int(data.prompt_tokens[request]) + self.made[request]
         held = instance.cache.hit(path)
-        total = prompt + (0 if self.pool.exists else int(data.output_tokens[request]))
+        ahead = 0 if self.pool.exists or engine.preempt else int(data.output_tokens[request])
+        total = prompt + ahead
         blocks = -(-total // engine.block_tokens)
         need = blocks * engine.block_tokens - held * engine.cache_block_tokens
         if not instance.cache.admit(path, need + engine.fixed_state_tokens):
             return False
         self.private[request] = need + engine.fixed_state_tokens
-        out.admitted[request] = now
+        self.room[request] = blocks * engine.block_tokens
+        self.counts["admitted"] += 1
+        self.rank[request] = self.counts["admitted"]
         local = self.usable(held, prompt)
         fetched = 0
         stored = self.global_tier.hit(path)
@@ -617,7 +637,10 @@ class Cluster:
             instance.fetching.add(request)
         else:
             fetched = 0
-        out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        if out.first_token[request] < 0:
+            out.admitted[request] = now
+            out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        self.found[request] = local + fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
         return True
@@ -673,7 +696,8 @@ class Cluster:
             )
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
-        self.out.fetch_start[request] = now
+        if self.out.first_token[request] < 0:
+            self.out.fetch_start[request] = now
         self.legs[request] = 1
         self.start_pcie(index, size, request, now)
         if work > 0.0:
@@ -706,6 +730,12 @@ class Cluster:
         self.advance_pcie(index, now)
         self.instances[index].pcie.add(size, request)
         self.schedule_pcie(index, now)
+
+    def end_transfer(self, request: int, now: int) -> None:
+        """Take out KV that has been sent to the decode pool, or that nobody wants any more."""
+        self.nics.advance(now)
+        self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
+        self.schedule_nics(now)
 
     def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
         self.nics.advance(now)
@@ -752,10 +782,8 @@ class Cluster:
                 self.writes[request] = -1
                 return  # a write: nobody waits for it
         elif index >= nics + len(self.instances):
-            self.nics.advance(now)
             request = index - nics - len(self.instances)
-            self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
-            self.schedule_nics(now)
+            self.end_transfer(request, now)
         else:
             instance = self.instances[index - nics]
             self.advance_pcie(index - nics, now)
@@ -764,7 +792,8 @@ class Cluster:
         self.legs[request] -= 1
         if not self.legs[request]:
             # KV on its way to the decode pool has no fixed time: docs/simulate.md
-            fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
+            sent = self.pool.exists and self.out.first_token[request] >= 0
+            fixed = 0 if sent else self.inputs.fabric.fixed_fetch_ticks
             self.due[request] = now + fixed
             self.push(self.due[request], FETCHED, request)
 
