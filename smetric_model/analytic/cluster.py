@@ -104,10 +104,6 @@ class ClusterState:
         An instance under its share.
     routed : Stickiness
         The mean field.
-    rule : StayRule
-        How the tiers see the policy.
-    pace : Pace
-        How long requests take.
     pinned_tokens : float
         Mean KV of running requests of an instance [tokens].
     computing : float
@@ -133,8 +129,6 @@ class ClusterState:
     mixed: Mixed
     loaded: LoadedInstance
     routed: Stickiness
-    rule: StayRule
-    pace: Pace
     pinned_tokens: float
     computing: float
     local_ratio: float
@@ -521,8 +515,6 @@ class ColocatedCluster:
             mixed=mixed,
             loaded=loaded,
             routed=routed,
-            rule=guess.rule,
-            pace=guess.pace,
             pinned_tokens=guess.pinned,
             computing=guess.computing,
             local_ratio=float(found.mean()) / prompt,

@@ -187,7 +187,7 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     tied = min(state.hits.tied, previous)
     if routed.rule.first_turn != "hash":
         first = cluster.work.return_ratio(
-            state.rule, state.hits, state.rate_rps, cluster.instances, state.pace
+            state.stay_rule, state.hits, state.rate_rps, cluster.instances, state.pace
         )
     return {
         "return_to_first_ratio": first,
