@@ -25,7 +25,7 @@ LONG = {
 
 
 def main(names: list[str]) -> int:
-    helpers = {"run", "__init__", "vidur_driver", "router_aiohttp", "router_load"}
+    helpers = {"run", "__init__", "vidur_driver", "router_aiohttp", "router_engines", "router_load"}
     known = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in helpers)
     unknown = [name for name in names if name not in known]
     if unknown:
