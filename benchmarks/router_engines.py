@@ -59,7 +59,7 @@ class Sessions:
         return list(self.system)
 
     def next(self, busy: set[int]) -> tuple[str, dict[str, Any], int, int]:
-        """Return path, body, session and turn of the next request; no session asks twice at once."""
+        """Return path, body, session and turn of the next request of a session not busy."""
         k = self.chance.choice([k for k in range(self.count) if k not in busy])
         history = self.histories[k]
         if self.chat:

@@ -191,8 +191,8 @@ def test_the_liveness_probe_is_answered_under_load() -> None:  # production-stac
                     assert response.status == 200
                 waits.append(loop.time() - start)
             await storm
-            assert len(waits) >= 2
-            assert max(waits) < 1.0  # engines and clients share this loop
+            assert len(waits) >= 2  # answered between the others, not after them
+            assert max(waits) < 5.0  # engines and clients share this loop
 
     run(main())
 
