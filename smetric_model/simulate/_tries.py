@@ -25,6 +25,7 @@ from smetric_model.simulate._state import (
     PENDING,
     PREFILL,
     STALE,
+    UNSENT,
     WAITING,
 )
 
@@ -65,7 +66,8 @@ def end_try(p, request, cause, now):
     s, w = tables(p)
     instance = s.out[request].instance
     stage = s.request[request].stage
-    if not w.signals.scraped or stage != HOST:
+    sent = stage != HOST and stage != UNSENT
+    if instance >= 0 and (not w.signals.scraped or sent):
         unprefilled = 0.0 if s.out[request].first_token >= 0 else float(s.out[request].charge)
         change_load(p, request, now, -1.0, -unprefilled)
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
@@ -73,6 +75,8 @@ def end_try(p, request, cause, now):
     until = now
     if stage == HOST:
         s.count[STALE] += 1  # its event is still to come
+    elif stage == UNSENT:
+        pass
     elif stage == WAITING:
         _leave_queue(p, instance, request)
     else:
@@ -122,7 +126,7 @@ def end_try(p, request, cause, now):
         if w.window.start <= s.out[request].arrival < w.window.end:
             s.count[PENDING] -= 1
         next_turn(p, request, now)
-    return -1 if stage == HOST else instance
+    return instance if sent else -1
 
 
 @part
