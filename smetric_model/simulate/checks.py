@@ -10,7 +10,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
-from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
+from smetric_model.simulate.try_laws import fault_laws, load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -87,6 +87,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_work(inputs, replay),
         *try_laws(inputs, replay),
         *preemption_laws(inputs, replay),
+        *fault_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "SEEN",
     "UP",
     "Faults",
+    "fault_rows",
     "faults_of",
     "lies_on",
 ]
@@ -60,7 +62,7 @@ class Faults(NamedTuple):
 def fault_rows(
     instances: list[int], at: int, down: int, detection: int, node: int = -1
 ) -> list[tuple[int, int, int]]:
-    """What happens when instances fail together.
+    """List what happens when instances fail together.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
             spans.setdefault(instance, []).append((failure.at_s, until, number))
     for instance, listed in spans.items():
         listed.sort()
-        for (_, until, one), (at, _, two) in zip(listed, listed[1:], strict=False):
+        for (_, until, one), (at, _, two) in pairwise(listed):
             if at < until:
                 raise SpecError(
                     f"failures[{two}].at_s = {at:g}: instance {instance} is down, or not yet known"
@@ -149,4 +151,4 @@ def lies_on(block: int, nodes: int) -> int:
     """Node on which a block of the global tier lies: spread evenly, without a pattern."""
     mixed = np.uint64(block) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(32)
-    return np.int64(mixed % np.uint64(nodes))
+    return int(mixed % np.uint64(nodes))

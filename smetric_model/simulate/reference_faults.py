@@ -53,15 +53,14 @@ def fail(cluster: Cluster, index: int, now: int) -> None:
 def lose_share(cluster: Cluster, failed: int) -> None:
     """Take a node's blocks out of the global tier, and what lies behind them in their paths."""
     nodes, stored = cluster.inputs.nodes, cluster.global_tier.blocks
+    spread = cluster.inputs.fabric.nodes
     intact: list[bool] = []
     for node in range(nodes.parent.size):
         above = int(nodes.parent[node])
         whole = above < 0 or intact[above]
         first, after = int(cluster.first_block[node]), int(cluster.first_block[node + 1])
         for block in range(first, after):
-            whole = (
-                whole and block in stored and lies_on(block, cluster.inputs.fabric.nodes) != failed
-            )
+            whole = whole and block in stored and lies_on(block, spread) != failed
             if not whole:
                 stored.pop(block, None)
         intact.append(whole)
