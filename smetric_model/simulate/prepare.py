@@ -87,12 +87,6 @@ def check_simulated(scenario: Scenario) -> None:
     tier = scenario.global_tier
     refused = (
         (
-            "client.timeout_s with disaggregated serving",
-            scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
-            "inf (no client gives up)",
-        ),
-        (
             "failures with disaggregated serving",
             f"{len(scenario.failures)} tables",
             not scenario.failures or scenario.cluster.serving == "colocated",

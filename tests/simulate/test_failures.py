@@ -197,7 +197,6 @@ def test_failures_of_disaggregated_serving_are_refused():
     cluster = {"serving": "disaggregated", "prefill_instances": 2, "decode_instances": 2}
     for changes in (
         {"failures": [{"instance": 0, "at_s": 1.0}]},
-        {"client.timeout_s": 9.0},
         {"engine.kv_admission": "preempt"},
     ):
         with pytest.raises(SpecError, match="with disaggregated serving"):
