@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from hypothesis import given, settings
@@ -47,7 +48,7 @@ class Pipe:
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False) if a != b]
+    return [data[a:b] for a, b in itertools.pairwise(places) if a != b]
 
 
 def served(data: bytes, cuts: list[int]) -> tuple[list[Incoming], bytes, bool]:
