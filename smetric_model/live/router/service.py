@@ -432,10 +432,7 @@ class Service:
         if self._tenant_header is not None:
             tenant = request.header(self._tenant_header) or b""
         question = exchange.question = ask(
-            request,
-            session_header=self._session_header,
-            tenant=tenant,
-            with_chain=self.approximate is not None,
+            request, session_header=self._session_header, tenant=tenant
         )
         if self._tenant_header is not None and request.method == b"POST":
             exchange.body = self._salted(question, request.body, tenant)
