@@ -42,9 +42,8 @@ _TAIL = 1e-11
 _TOLERANCE = 1e-8  # what the accelerated iteration aims at
 _ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
-_MEMORY = 5
-#: Length of a step towards the map's answer, and how many such steps are tried.
-_ATTEMPTS = ((0.5, 40), (0.2, 60), (0.08, 100), (0.03, 400))
+#: Length of a step towards the map's answer, points remembered, and how many steps are tried.
+_ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,7 +449,7 @@ class _Closure:
         drift[:size, :size] = -np.diag(gamma)
         drift[:size, size] = alpha * self.follow_ratio * service
         drift[size, :size] = kept * gamma
-        drift[size, size] = own - service
+        drift[size, size] = own - service - 1e-9 * rate  # never singular, also for a point mass
         noise = np.zeros((size + 1, size + 1))
         noise[:size, :size] = np.diag(2 * follow * alpha)
         noise[:size, size] = noise[size, :size] = -follow * alpha * (1 + kept)
@@ -545,7 +544,7 @@ def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, fl
     x = np.append(law, slope / scale)
     best: tuple[float, _State] | None = None
     steps = 0
-    for mixing, most in _ATTEMPTS:
+    for mixing, memory, most in _ATTEMPTS:
         points: list[FloatArray] = []
         changes: list[FloatArray] = []
         if best is not None:
@@ -561,16 +560,16 @@ def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, fl
                 return state, size, steps
             if size > 5 * best[0]:  # the history misleads: forget it
                 points, changes = [], []
-            points, changes = [*points[-_MEMORY:], x], [*changes[-_MEMORY:], change]
+            points.append(x)
+            changes.append(change)
+            points, changes = points[-memory - 1 :], changes[-memory - 1 :]
             x = x + mixing * change
             if len(points) > 1:
                 moved = np.diff(np.array(points), axis=0).T
                 turned = np.diff(np.array(changes), axis=0).T
                 gram = turned.T @ turned
-                ridge = 1e-12 * float(np.trace(gram))
-                if ridge > 0:
-                    gram += ridge * np.eye(gram.shape[0])
-                    x = x - (moved + mixing * turned) @ np.linalg.solve(gram, turned.T @ change)
+                best_mix = np.linalg.lstsq(gram, turned.T @ change, rcond=1e-13)[0]
+                x = x - (moved + mixing * turned) @ best_mix
             x[:-1] = np.maximum(x[:-1], 0.0)
             x[:-1] /= x[:-1].sum()
         assert best is not None
