@@ -214,7 +214,7 @@ def imbalance(
     quantity: Quantity,
     window_s: float,
     weights: RequestWeights | None = None,
-    lasting_squared_variation: float = 0.0,
+    lasting_squared_variation: float | None = None,
 ) -> Imbalance:
     """Return the imbalance of a quantity.
 
@@ -228,8 +228,9 @@ def imbalance(
         T [s].
     weights : RequestWeights, optional
         What requests add; equal amounts by default, and always for ``requests``.
-    lasting_squared_variation : float
-        Variance ÷ squared mean of lasting differences between instances.
+    lasting_squared_variation : float, optional
+        Variance ÷ squared mean of lasting differences between instances; by default what crowded
+        first turns bring.
 
     Returns
     -------
@@ -260,10 +261,12 @@ def imbalance(
             " unprefilled_tokens, requests"
         )
     by_weight = weights.squared_variation * float(spread)
-    total = counts + by_weight + lasting_squared_variation
-    return Imbalance(
-        cluster.instances, float(total), float(counts), by_weight, lasting_squared_variation
-    )
+    lasting = lasting_squared_variation
+    if lasting is None:
+        served = quantity in ("processed_tokens", "unprefilled_tokens")
+        lasting = solved.lasting_rate_variation if served else solved.lasting_load_variation
+    total = float(counts + by_weight + lasting)
+    return Imbalance(cluster.instances, total, float(counts), by_weight, lasting)
 
 
 def imbalance_columns(
@@ -271,7 +274,7 @@ def imbalance_columns(
     weights: Mapping[str, RequestWeights],
     windows_s: tuple[float, ...] = (30.0, 60.0),
     observed_s: float = 1800.0,
-    lasting_squared_variation: float = 0.0,
+    lasting_squared_variation: float | None = None,
 ) -> dict[str, float]:
     """Return the imbalance columns of the schema.
 
@@ -285,7 +288,7 @@ def imbalance_columns(
         Widths of the windows [s].
     observed_s : float
         Time over which the windows are taken [s], for the largest over them.
-    lasting_squared_variation : float
+    lasting_squared_variation : float, optional
         See :func:`imbalance`.
 
     Returns

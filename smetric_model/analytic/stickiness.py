@@ -30,6 +30,7 @@ from smetric_model.analytic import _routing_kernels as kernels
 from smetric_model.analytic.queueing import state_dependent_queue
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
+from smetric_model.analytic.shared_prefixes import Crowding, PrefixHolders, holders_of
 from smetric_model.analytic.stick_rules import Field, StickRule, rule_of
 from smetric_model.errors import ConvergenceError, UnstableError
 
@@ -98,12 +99,17 @@ class Stickiness:
         Fluctuations around the fixed point.
     resident_mean, resident_variance : float
         Sessions that have an instance as their home: mean, and variance over time.
+    lasting_rate_variation, lasting_load_variation : float
+        Variance ÷ squared mean over instances of what lasts for longer than windows do, since first
+        turns crowd: of the requests an instance serves, and of its load.
     work_factor : float
         Engine work ÷ that without moves.
     residual : float
         Largest change of a probability in the last iteration.
     iterations : int
         Of the fixed point.
+    prefixes : PrefixHolders, optional
+        Where shared prefixes lie, if the cluster has frameworks.
     notes : tuple of str
         Why figures may be worse than usual.
     """
@@ -124,9 +130,12 @@ class Stickiness:
     noise: LinearNoise
     resident_mean: float
     resident_variance: float
+    lasting_rate_variation: float
+    lasting_load_variation: float
     work_factor: float
     residual: float
     iterations: int
+    prefixes: PrefixHolders | None = None
     notes: tuple[str, ...] = ()
     rule: StickRule = field(repr=False, default=None)  # type: ignore[assignment]
 
@@ -224,6 +233,22 @@ class _State:
     noise: LinearNoise
     new_law: FloatArray
     new_slope: float
+    holders: FloatArray
+    new_holders: FloatArray
+
+    def point(self, scale: float, instances: int) -> FloatArray:
+        """Return the point at which the map was evaluated, in comparable units."""
+        return np.concatenate((self.law, [self.slope / scale], self.holders / (10 * instances)))
+
+    def change(self, scale: float, instances: int) -> FloatArray:
+        """Return what the map changes, in the same units."""
+        return np.concatenate(
+            (
+                self.new_law - self.law,
+                [(self.new_slope - self.slope) / scale],
+                (self.new_holders - self.holders) / (10 * instances),
+            )
+        )
 
 
 class _Closure:
@@ -245,6 +270,9 @@ class _Closure:
         self.loads = np.arange(self.levels, dtype=float)
         self.rule = rule_of(cluster, self.levels)
         self.evicted = self.rule.evicted
+        self.crowding: Crowding | None = None
+        if cluster.frameworks is not None and self.n > 1 and self.rule.first_turn == "same rule":
+            self.crowding = Crowding(cluster, self.levels)
         # work of moves: known beforehand where nobody is meant to stay
         self.fixed_work: float | None = None
         if self.rule.kind in ("never", "blind"):
@@ -313,7 +341,11 @@ class _Closure:
             exact = at_least**of * -np.expm1(of * np.log1p(-share)) / law
         return np.where(small, of * at_least ** (of - 1), exact)
 
-    def evaluate(self, law: FloatArray, slope: float) -> _State:
+    def start_holders(self) -> FloatArray:
+        """Everybody holds every prefix."""
+        return np.full(self.crowding.size if self.crowding else 0, float(self.n))
+
+    def evaluate(self, law: FloatArray, slope: float, holders: FloatArray) -> _State:
         """Apply the map once."""
         loads, rule = self.loads, self.rule
         at_least = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)
@@ -335,16 +367,31 @@ class _Closure:
             variance,
             self.total_variance(mean, variance, service_slope),
         )
+        placed = None
         if self.n == 1:
             stay, leave_at = np.ones(self.levels), None
+        elif self.crowding is not None:
+            placed = self.crowding.place(law, at_least, seen, holders)
+            stay, leave_at = placed.stay, None
+            if self.rule.kind == "never":
+                stay = np.zeros(self.levels)
         else:
             stay, leave_at = rule.stay(field)
         kept = float(seen @ stay)
         leave = (1 - self.evicted) * (1 - kept)
+        new_holders = holders
+        if self.crowding is not None:
+            moved = self.evicted + leave
+            new_holders = self.crowding.next_holders(at_least, moved, mean / self.rate)
         sticking = (1 - self.evicted) * stay
-        joined = self._joined(field, stay, leave_at, leave)
+        if placed is None:
+            joined = self._joined(field, stay, leave_at, leave)
+        else:
+            parts = (self.first_rate, self.follow_rate * self.evicted, self.follow_rate * leave)
+            flows = np.stack((placed.first, placed.evicted, placed.moving))
+            joined = np.asarray(np.array(parts) @ flows / sum(parts))
         free_rate = self.first_rate + self.follow_rate * (self.evicted + leave)
-        if rule.kind == "never":
+        if rule.kind == "never" and placed is None:
             sticking, free_rate = np.zeros(self.levels), self.rate
         elif rule.kind == "mean" and rule.first_turn == "hash":
             # every request asks its hash first; the rest is dealt out among those below the bound
@@ -359,11 +406,16 @@ class _Closure:
         if self.fixed_work is not None:
             work = 1.0
         completion = self.base / work
-        new_law = self._next_law(field, arrivals * sticking, leave_at, leave, births, completion)
+        if placed is not None:
+            new_law = _birth_death(births, completion)
+        else:
+            own = arrivals * sticking
+            new_law = self._next_law(field, own, leave_at, leave, births, completion)
         noise, new_slope = self._linear_noise(field, sticking, births, arrivals, completion)
         return _State(
-            law, slope, field, stay, leave, births, joined, completion, noise, new_law, new_slope
-        )
+            law, slope, field, stay, leave, births, joined, completion, noise, new_law, new_slope,
+            holders, new_holders,
+        )  # fmt: skip
 
     def _next_law(
         self,
@@ -541,18 +593,21 @@ def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, fl
     ones that overshoot: shorter and shorter steps are tried, each from the best point so far.
     """
     scale = max(closure.follow_rate, closure.rate) * 10
-    x = np.append(law, slope / scale)
+    n, size_law = closure.n, law.size
+    x = np.concatenate((law, [slope / scale], closure.start_holders() / (10 * n)))
     best: tuple[float, _State] | None = None
     steps = 0
     for mixing, memory, most in _ATTEMPTS:
         points: list[FloatArray] = []
         changes: list[FloatArray] = []
         if best is not None:
-            x = np.append(best[1].law, best[1].slope / scale)
+            x = best[1].point(scale, n)
         for _ in range(most):
             steps += 1
-            state = closure.evaluate(x[:-1], float(x[-1]) * scale)
-            change = np.append(state.new_law - state.law, (state.new_slope - state.slope) / scale)
+            state = closure.evaluate(
+                x[:size_law], float(x[size_law]) * scale, x[size_law + 1 :] * (10 * n)
+            )
+            change = state.change(scale, n)
             size = float(np.abs(change).max())
             if best is None or size < best[0]:
                 best = (size, state)
@@ -570,8 +625,9 @@ def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, fl
                 gram = turned.T @ turned
                 best_mix = np.linalg.lstsq(gram, turned.T @ change, rcond=1e-13)[0]
                 x = x - (moved + mixing * turned) @ best_mix
-            x[:-1] = np.maximum(x[:-1], 0.0)
-            x[:-1] /= x[:-1].sum()
+            x[:size_law] = np.maximum(x[:size_law], 0.0)
+            x[:size_law] /= x[:size_law].sum()
+            x[size_law + 1 :] = np.clip(x[size_law + 1 :], 0.1 / n, 0.1)
         assert best is not None
         if best[0] < 0.1 * _ACCEPTED:
             break
@@ -634,11 +690,27 @@ def _answer(closure: _Closure, state: _State, residual: float, steps: int) -> St
     cluster, rule, field = closure.cluster, closure.rule, state.field
     n = closure.n
     shares = _shares(closure, state)
+    prefixes = _prefixes(closure, state, shares)
+    lasting = (0.0, 0.0)
+    if prefixes is not None and closure.crowding is not None:
+        assert cluster.frameworks is not None
+        popularity = cluster.frameworks.popularity
+        lasting = _lasting(closure, state, prefixes)
+        session_s = cluster.turns.mean_turns * (
+            cluster.think_time.mean_s + field.mean / closure.rate
+        )
+        shares["return_to_first_ratio"] = float(
+            popularity
+            @ [
+                return_to_first_ratio(shares["return_to_previous_ratio"], m, cluster.turns)
+                for m in prefixes.receiving_instances(session_s)
+            ]
+        )
     think = cluster.think_time
     covariance = state.noise.covariance
-    lasting = float(covariance.sum())
+    kept = float(covariance.sum())
     resident = field.mean + closure.follow_rate * think.mean_s
-    spread = lasting + (closure.follow_rate * think.mean_s + field.total_variance - lasting) / n
+    spread = kept + (closure.follow_rate * think.mean_s + field.total_variance - kept) / n
     joined = field.law * state.joined
     return Stickiness(
         cluster=cluster,
@@ -655,9 +727,56 @@ def _answer(closure: _Closure, state: _State, residual: float, steps: int) -> St
         work_factor=float(cluster.completion_rate_rps[0] / state.completion[0]),
         residual=residual,
         iterations=steps,
+        prefixes=prefixes,
+        lasting_rate_variation=lasting[0],
+        lasting_load_variation=lasting[1],
         notes=_notes(closure, state),
         rule=rule,
         **shares,
+    )
+
+
+def _lasting(closure: _Closure, state: _State, prefixes: PrefixHolders) -> tuple[float, float]:
+    r"""Lasting variation of an instance's rate and load where first turns crowd.
+
+    An instance with ``1 + ω`` times the mean share of first turns keeps more sessions, carries more
+    load, and so stays less attractive: in steady state, primes being slopes in the load,
+
+    .. math:: \delta\lambda \Bigl(1 - (1-q)a - \frac{\lambda(1-q)a' + F'}{\mu'}\Bigr)
+        = \lambda q\,\omega, \qquad \delta l = \delta\lambda / \mu' ,
+
+    with ``a`` the probability to stay and F the free flow it receives.  The bracket over the time
+    between turns is the rate at which its sessions follow.
+    """
+    field, loads = state.field, closure.loads
+    deviation = (loads - field.mean) * field.law / field.variance
+    service = state.noise.service_slope
+    staying = (1 - closure.evicted) * state.stay
+    free_rate = closure.first_rate + closure.follow_rate * (closure.evicted + state.leave)
+    away = closure.rate * closure.follow_ratio * float(deviation @ staying)
+    away += free_rate * float(deviation @ state.joined)
+    kept = closure.follow_ratio * float(field.seen @ staying)
+    pull = max(1 - kept - away / service, 1e-6)
+    cluster = closure.cluster
+    assert cluster.frameworks is not None
+    cycle_s = cluster.think_time.mean_s + field.mean / closure.rate
+    inflow = prefixes.inflow_variance(cluster.frameworks.popularity, cycle_s / pull)
+    rate = inflow * (closure.first_rate / (closure.rate * pull)) ** 2
+    return rate, rate * (closure.rate / (service * field.mean)) ** 2
+
+
+def _prefixes(closure: _Closure, state: _State, shares: dict[str, float]) -> PrefixHolders | None:
+    cluster, field = closure.cluster, state.field
+    if cluster.frameworks is None:
+        return None
+    moved = 1 - shares["return_to_previous_ratio"]
+    return holders_of(
+        cluster,
+        cluster.frameworks,
+        moved if np.isfinite(moved) else 0.0,
+        field.mean / closure.rate,
+        closure.crowding,
+        field.at_least,
     )
 
 
