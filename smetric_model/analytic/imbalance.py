@@ -103,7 +103,7 @@ class RequestWeights:
         share = share / share.sum()
         mean = float(share @ amount)
         variance = float(share @ (amount - mean) ** 2)
-        if mean == 0 or variance == 0:
+        if variance <= 1e-20 * mean * mean:
             return cls(0.0, 1.0, duration_s)
         ratio = 1.0
         if session is not None:

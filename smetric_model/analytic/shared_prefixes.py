@@ -6,15 +6,18 @@ holders are all too loaded for their hit, or a session that moves.  It leaves a 
 has touched it for the retention time τ.
 
 Sessions on one holder keep it as customers keep an M/G/∞ queue busy: each stays from its first
-touch to τ after its last.  With ν such stays beginning per second and a mean number ρ of them, the
-busy period lasts :math:`(e^{\rho} - 1)/\nu` on average, whatever their law, and so a holder is
-lost at the rate
+touch to τ after its last, V on average.  The busy period of such a queue with the parameter ρ lasts
+:math:`V (e^{\rho} - 1)/\rho` on average, whatever the law of the stays, and while it is busy it
+has :math:`\rho / (1 - e^{-\rho})` customers.  The framework's M sessions are on its m holders,
+hence ρ, and a holder is lost at the rate δ:
 
-.. math:: \delta(m) = \nu / (e^{\rho} - 1), \qquad \nu, \rho \propto 1/m .
+.. math:: \frac{M}{m} = \frac{\rho}{1 - e^{-\rho}}, \qquad
+    \delta(m) = \frac{\rho}{V (e^{\rho} - 1)} .
 
 The number of holders m is a birth-death chain with births at the rate of spills and deaths at
 ``m δ(m)``; its mean closes the placement.  A policy that places by load alone spills the share
-``1 - m/N`` of its placements, which gives back the M/G/∞ answer for each instance by itself.
+``1 - m/N`` of its placements; then each instance is an M/G/∞ queue by itself and holds the prefix
+with probability ``1 - exp(-M/N)``, as it must.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from smetric_model.analytic import _routing_kernels as kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
@@ -148,9 +152,14 @@ def holders_law(
         Of one holder, when so many hold it [1/s].
     """
     count = np.arange(births.size, dtype=float)
-    each = np.maximum(count, 1.0)
-    with np.errstate(over="ignore"):
-        loss = stays_per_s / each / np.expm1(np.minimum(stays_mean / each, 600.0))
+    present = stays_mean / np.maximum(count, 1.0)
+    # present = rho / (1 - exp(-rho)), at least 1
+    rho = np.zeros(present.size)
+    more = present > 1 + 1e-6
+    several = present[more]
+    rho[more] = several + np.real(special.lambertw(-several * np.exp(-several)))
+    rho = np.minimum(rho, 600.0)
+    loss = stays_per_s / stays_mean * np.where(rho > 1e-9, rho / np.expm1(np.maximum(rho, 1e-9)), 1)
     if np.isfinite(observed_s):
         return kernels.birth_death_at(births, count * loss, observed_s, 40), loss
     steps = np.log(np.maximum(births[:-1], 1e-290)) - np.log(
