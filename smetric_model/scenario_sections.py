@@ -116,6 +116,11 @@ class EngineSection(Spec):
     )
     token_budget: Count = Field(8192, description="Tokens of one engine step.")
     max_running_requests: Count = Field(256, description="Requests running at once.")
+    kv_admission: Literal["reserve", "preempt"] = Field(
+        "reserve",
+        description="A request is admitted with KV for prompt and output; or with KV for its"
+        " prompt, more as the output grows, and the latest admitted gives way where there is none.",
+    )
     block_tokens: Count = Field(16, description="Tokens of one KV block.")
     max_context_tokens: Count = Field(
         262144, description="Longest prompt plus output that is served."
@@ -278,10 +283,14 @@ class ClientSection(Spec):
     """``[client]``: what an agent does that waits too long."""
 
     timeout_s: PositiveOrInf = Field(
-        math.inf, description="End-to-end time after which the client cancels; `inf`: never."
+        math.inf,
+        description="Time from a try's arrival to its last token after which the client cancels"
+        " it; `inf`: never.",
     )
-    retries: Annotated[int, Field(ge=0)] = Field(0, description="Attempts after the first one.")
-    backoff_s: NotNegative = Field(0.0, description="Wait before a retry.")
+    retries: Annotated[int, Field(ge=0)] = Field(0, description="Tries after the first.")
+    backoff_s: NotNegative = Field(
+        0.0, description="Time from a try's end to the next one's arrival."
+    )
 
 
 class RouterSection(Spec):

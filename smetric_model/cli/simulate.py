@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.simulate import Simulation
 
-__all__ = ["command"]
+__all__ = ["command", "print_outcome", "scenario_of"]
 
 #: option -> key of the scenario
 _KEYS = {
@@ -28,12 +28,16 @@ _KEYS = {
     "mode": "engine.mode",
     "token_budget": "engine.token_budget",
     "max_running_requests": "engine.max_running_requests",
+    "kv_admission": "engine.kv_admission",
     "instances": "cluster.instances",
     "prefill_instances": "cluster.prefill_instances",
     "decode_instances": "cluster.decode_instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
     "policy": "router.policy",
+    "timeout": "client.timeout_s",
+    "retries": "client.retries",
+    "backoff": "client.backoff_s",
     "rate": "workload.rate_rps",
     "warmup": "workload.warmup_s",
     "window": "workload.window_s",
@@ -41,6 +45,9 @@ _KEYS = {
     "loop": "workload.loop",
     "seed": "seed",
 }
+
+
+_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 
 
 @click.command("simulate")
@@ -61,6 +68,11 @@ _KEYS = {
 @click.option("--mode", type=click.Choice(["graph", "eager"]), help="CUDA graphs or eager.")
 @click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
 @click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
+@click.option(
+    "--kv-admission",
+    type=click.Choice(["reserve", "preempt"]),
+    help="KV for the output at admission, or as it grows.",
+)
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
     "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
@@ -77,6 +89,11 @@ _KEYS = {
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
 @click.option("--loop", type=click.Choice(["closed", "open"]), help="Closed or open loop.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a client waits for a try."
+)
+@click.option("--retries", type=click.IntRange(0), help="Tries of a client after the first.")
+@click.option("--backoff", type=click.FloatRange(0), help="Seconds before a retry.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
 @click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
 @click.option("--requests", type=click.IntRange(1), help="Fixed load: how many requests.")
@@ -108,7 +125,7 @@ def command(
     from smetric_model.simulate import simulate_in_detail
     from smetric_model.simulate.prepare import check_simulated
 
-    asked = _scenario(scenario, given)
+    asked = scenario_of(scenario, given)
     check_simulated(asked)
     trace = None
     fixed = [given[name] for name in ("prompt_tokens", "output_tokens", "requests")]
@@ -142,10 +159,19 @@ def command(
     if as_json:
         echo_json(outcome.to_dict())
     else:
-        _print(outcome)
+        print_outcome(outcome)
 
 
-def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
+def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
+    """Return the scenario of a file, or the shipped example, with options in place of its keys.
+
+    Parameters
+    ----------
+    path : Path or None
+        TOML file.
+    given : dict
+        Options by name; None where not given.
+    """
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
@@ -190,13 +216,30 @@ def _write(result: Simulation, out: Path) -> None:
         click.echo(f"{name}: {path}", err=True)
 
 
-def _print(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
+    """Print the row of an outcome for people.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Of ``simulate`` or ``predict``.
+    """
     number = outcome.number
     echo_wrapped(
         f"{outcome['policy']}: {number('requests'):.0f} requests in {number('window_s'):g} s"
         f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
         f" {number('within_slo_ratio'):.1%} within SLO"
     )
+    if number("timed_out_ratio") > 0 or number("retries") > 0:
+        echo_wrapped(
+            f"{number('timed_out_ratio'):.2%} given up by their client,"
+            f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
+        )
+    if number("preemptions") > 0:
+        echo_wrapped(
+            f"{number('preemptions'):.0f} preemptions, {number('repeated_tps'):,.0f} tokens/s"
+            " computed again"
+        )
     click.echo()
     print_table(
         "Tokens/s of the cluster",
@@ -233,10 +276,9 @@ def _print(outcome: Outcome) -> None:
     if not math.isnan(number("prefill_compute_utilisation_ratio")):
         del shares["used"]
         shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
             for pool in ("prefill", "decode")
         }
-        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()

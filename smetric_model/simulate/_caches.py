@@ -36,6 +36,7 @@ __all__ = [
     "place_blindly",
     "release_path",
     "seen_hits",
+    "take",
 ]
 
 
@@ -180,6 +181,28 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
             s.slots[slot].pins += 1
         node = w.nodes[node].parent
     s.instance[instance].evictable -= unused * block_tokens
+    _evict(p, instance, instances, need, block_tokens, now)
+    s.instance[instance].free -= need
+    s.request[request].private = need
+    return held
+
+
+@part
+def take(p, instance, need, now):
+    """Reserve KV of an instance; False (and nothing changes) where there is not so much."""
+    s, w = tables(p)
+    if need > s.instance[instance].free + s.instance[instance].evictable:
+        return False
+    block_tokens = w.engine.cache_block_tokens
+    _evict(p, instance, w.fabric.prefill_instances, need, block_tokens, now)
+    s.instance[instance].free -= need
+    return True
+
+
+@part
+def _evict(p, instance, instances, need, block_tokens, now):
+    """Evict what nobody uses until ``need`` tokens are free."""
+    s, w = tables(p)
     while s.instance[instance].free < need:
         slot = s.instance[instance].oldest
         blocks = (need - s.instance[instance].free + block_tokens - 1) // block_tokens
@@ -193,17 +216,13 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
         if s.slots[slot].held == 0:
             _unlink(p, instance, slot)
             _free_slot(p, instances, instance, slot)
-    s.instance[instance].free -= need
-    s.request[request].private = need
-    return held
 
 
 @part
-def insert_path(p, request, instance, instances, now):
-    """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
+def insert_path(p, request, instance, instances, reach, now):
+    """Make the first ``reach`` blocks of a (pinned) path reusable; returns how many are new."""
     s, w = tables(p)
     added = 0
-    reach = w.requests[request].blocks
     node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]

@@ -18,6 +18,7 @@ from smetric_model.simulate._state import NIC_NOW, TRANSFERS
 __all__ = [
     "advance_nics",
     "advance_pcie",
+    "cancel_flow",
     "end_transfer",
     "nic_rate",
     "overlap",
@@ -80,6 +81,24 @@ def pop_flow(p, link):
 
 
 @part
+def cancel_flow(p, link, request):
+    """Take a transfer out before it is done, if it is there; returns what was left of it."""
+    s, _ = tables(p)
+    kind = _kind(p, link)
+    before, here = -1, s.link[link].first_flow
+    while here >= 0 and here != request:
+        before, here = here, s.next_flow[kind, here]
+    if here < 0:
+        return 0.0
+    if before < 0:
+        s.link[link].first_flow = s.next_flow[kind, request]
+    else:
+        s.next_flow[kind, before] = s.next_flow[kind, request]
+    s.link[link].flows -= 1
+    return max(0.0, s.tag[kind, request] - s.link[link].served)
+
+
+@part
 def _ticks_left(p, link):
     s, _ = tables(p)
     first = s.link[link].first_flow
@@ -97,10 +116,11 @@ def advance_nics(p, now):
     for link in range(2 * w.fabric.nodes):
         if s.link[link].flows > 0:
             s.link[link].served += s.link[link].rate * seconds
-            s.nic_work[0] += s.link[link].flows * s.link[link].rate * inside
+            s.nic_work[link % 2, link >> 1] += s.link[link].flows * s.link[link].rate * inside
     for k in range(s.count[TRANSFERS]):
         s.transfer[k].left -= s.transfer[k].rate * seconds
-        s.nic_work[0] += s.transfer[k].rate * inside
+        s.nic_work[2, s.transfer[k].target] += s.transfer[k].rate * inside
+        s.nic_work[3, s.transfer[k].source] += s.transfer[k].rate * inside
     s.count[NIC_NOW] = now
 
 

@@ -29,6 +29,7 @@ from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
+    cancel_flow,
     end_transfer,
     nic_rate,
     overlap,
@@ -46,30 +47,57 @@ from smetric_model.simulate._pools import (
     start_transfers,
     wait_for_room,
 )
+from smetric_model.simulate._preemption import make_room, set_growth, steps_to_growth
 from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
+    ADMITTED,
     ARRIVED,
+    DECODE,
     EVENTS,
+    EXPIRY_END,
+    EXPIRY_NEXT,
+    FAILED,
+    FIXED_NEXT,
+    FULL,
+    HOST,
+    INDEX_END,
+    LOAD_END,
+    NOW,
     PENDING,
+    PREFILL,
     QUEUE,
+    ROOM_EXPIRY,
+    ROOM_FAILED,
+    ROOM_INDEX,
+    ROOM_LOAD,
+    ROOM_STALE,
     RUNS,
+    STALE,
     STEPS,
+    TRIES,
+    WAITING,
 )
-from smetric_model.simulate.inputs import BLIND, EXACT
+from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
+from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
 from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _READY = 2 << KIND, 4 << KIND
+_FETCHED, _READY, _EXPIRY = 2 << KIND, 4 << KIND, 5 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
 @part
 def loop(p, first, skip):
-    """Run until the window's requests are done; ``first`` are the fixed arrivals in order."""
+    """Run until the window's requests are done; ``first`` are the fixed arrivals in order.
+
+    Also returns where a table may become too small (``s.count[FULL]``): it goes on where it was
+    when called again with larger ones.
+    """
     s, w = tables(p)
-    now = 0
-    at = 0
+    now = s.count[NOW]
+    at = s.count[FIXED_NEXT]
+    s.count[FULL] = 0
     while True:
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
@@ -84,6 +112,12 @@ def loop(p, first, skip):
             other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
+        if s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
+            entry = next_expiry(p)
+            if entry >= 0:
+                other, name = s.expiry[entry].tick, _EXPIRY + entry
+                if source < 0 or other < tick or (other == tick and name < code):
+                    tick, code, source = other, name, 3
         if source < 0:
             break
         if tick >= w.window.end and s.count[PENDING] == 0:
@@ -108,17 +142,29 @@ def loop(p, first, skip):
             wake = index
         elif kind == 1:
             _on_link(p, index, now)
-        elif kind == 2 and s.out[index].first_token >= 0:
+        elif kind == 2 and _is_sent(p, index):
             arrive(p, index, now)
             wake = _wake(p, s.out[index].instance, now, False)
             also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
-            s.out[index].fetch_done = now
-            s.request[index].fetching = False
-            wake = _wake(p, s.out[index].instance, now, True)
+            if s.request[index].due == now and s.request[index].fetching:
+                if s.out[index].first_token < 0:
+                    s.out[index].fetch_done = now
+                s.request[index].fetching = False
+                wake = _wake(p, s.out[index].instance, now, True)
+            else:
+                s.count[STALE] -= 1  # of a try that has ended
         elif kind == 3:
             _on_arrival(p, index, now)
+        elif kind == 5:
+            s.count[EXPIRY_NEXT] += 1
+            wake = end_try(p, s.expiry[index].request, TIMED_OUT, now)
+            if wake >= 0:
+                wake = _wake(p, wake, now, True)
+        elif s.request[index].due != now or s.request[index].stage != HOST:
+            s.count[STALE] -= 1  # of a try that has ended
         else:
+            s.request[index].stage = WAITING
             s.out[index].ready = now
             if w.signals.scraped:
                 change_load(p, index, now, 1.0, float(s.out[index].charge))
@@ -135,6 +181,12 @@ def loop(p, first, skip):
         while wake >= 0:
             begin_step(p, wake, now, skip)
             wake, also = also, -1
+        if w.clients.active and _is_full(p):
+            s.count[FULL] = 1
+            s.count[NOW] = now
+            s.count[FIXED_NEXT] = at
+            return now
+    catch_up_loads(p, now)
     if w.fabric.nodes > 1:
         advance_nics(p, now)
     for instance in range(w.fabric.instances):
@@ -148,6 +200,27 @@ def loop(p, first, skip):
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
                 credit(p, s.generated_tokens, instance, start, batch * done)
     return now
+
+
+@part
+def _is_sent(p, request):
+    """Whether KV that is coming goes to the decode pool."""
+    s, w = tables(p)
+    pools = w.fabric.prefill_instances < w.fabric.instances
+    return pools and s.out[request].first_token >= 0
+
+
+@part
+def _is_full(p):
+    """Whether what the next event adds to a table may not fit (see ``_state.new_state``)."""
+    s, _ = tables(p)
+    return (
+        s.count[STALE] > s.room[ROOM_STALE]
+        or s.count[FAILED] > s.room[ROOM_FAILED]
+        or s.count[EXPIRY_END] > s.room[ROOM_EXPIRY]
+        or s.count[LOAD_END] > s.room[ROOM_LOAD]
+        or s.count[INDEX_END] > s.room[ROOM_INDEX]
+    )
 
 
 @part
@@ -178,15 +251,20 @@ def _stop(p, timer):
 @part
 def _on_arrival(p, request, now):
     s, w = tables(p)
-    s.out[request].arrival = now
-    s.order[s.count[ARRIVED]] = request
-    replica = s.count[ARRIVED] % w.signals.replicas
-    s.count[ARRIVED] += 1
-    if w.requests[request].unservable:
-        next_turn(p, request, now)
-        return
-    if w.window.start <= now < w.window.end:
-        s.count[PENDING] += 1
+    replica = s.count[TRIES] % w.signals.replicas
+    s.count[TRIES] += 1
+    if s.out[request].arrival < 0:  # its first try
+        s.out[request].arrival = now
+        s.order[s.count[ARRIVED]] = request
+        s.count[ARRIVED] += 1
+        if w.requests[request].unservable:
+            next_turn(p, request, now)
+            return
+        if w.window.start <= now < w.window.end:
+            s.count[PENDING] += 1
+    s.out[request].placed = now
+    if w.clients.timeout_ticks >= 0:
+        note_expiry(p, request, now)
     prompt = w.requests[request].prompt_tokens
     catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
@@ -222,7 +300,10 @@ def _on_arrival(p, request, now):
         change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
-    push_event(p, now + w.requests[request].host_ticks, _READY + request)
+    due = now + w.requests[request].host_ticks
+    s.request[request].due = due
+    s.request[request].stage = HOST
+    push_event(p, due, _READY + request)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -234,6 +315,7 @@ def begin_step(p, instance, now, skip):
     s, w = tables(p)
     if instance >= w.fabric.prefill_instances:
         join_batch(p, instance, now)
+    preempted = w.engine.preempt and make_room(p, instance, now)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -252,6 +334,7 @@ def begin_step(p, instance, now, skip):
             starved = True
     while (
         budget > 0
+        and not preempted
         and s.instance[instance].waiting >= 0
         and s.instance[instance].prefilling_count + batch < w.engine.max_running_requests
     ):
@@ -259,6 +342,8 @@ def begin_step(p, instance, now, skip):
         if not _admit(p, instance, request, now):
             break
         s.instance[instance].waiting = s.request[request].next_waiting
+        s.request[request].next_waiting = -1
+        s.request[request].stage = PREFILL
         s.prefilling[instance, s.instance[instance].prefilling_count] = request
         s.instance[instance].prefilling_count += 1
         s.request[request].chunk = 0
@@ -293,11 +378,13 @@ def begin_step(p, instance, now, skip):
     else:
         s.instance[instance].step_is_run = True
         steps = 1
-        if skip and not starved:
+        if skip and not starved and not preempted:
             done = s.instance[instance].decode_steps
             steps = s.request[s.decoding[instance, 0]].finish_at - done
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
+            if w.engine.preempt:
+                steps = steps_to_growth(p, instance, steps)
         s.instance[instance].run_steps = steps
         ticks = ticks_of(p, instance, steps)
         edge = next_edge(p, now)
@@ -383,32 +470,40 @@ def _completing(p, instance, first, count):
 def _prefilled(p, instance, request, behind, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s, w = tables(p)
-    s.out[request].first_token = now
-    reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    credit(p, s.reused_tokens, instance, now, reused)
-    computed = w.requests[request].prompt_tokens - reused
-    credit(p, s.computed_tokens, instance, now, computed)
+    if s.out[request].first_token < 0:
+        s.out[request].first_token = now
+        reused = s.out[request].local_tokens + s.out[request].fetched_tokens
+        credit(p, s.reused_tokens, instance, now, reused)
+        computed = w.requests[request].prompt_tokens - reused
+        credit(p, s.computed_tokens, instance, now, computed)
+        change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    else:  # it had been preempted
+        s.out[request].repeated_tokens += s.request[request].at - s.request[request].found
     credit(p, s.generated_tokens, instance, now, 1)
-    change_load(p, request, now, 0.0, -float(s.out[request].charge))
-    added = insert_path(p, request, instance, w.fabric.prefill_instances, now)
+    s.request[request].made += 1
+    made = s.request[request].made
+    reach = w.requests[request].blocks
+    added = insert_path(p, request, instance, w.fabric.prefill_instances, reach, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
-    single = w.requests[request].output_tokens == 1
+    single = w.requests[request].output_tokens == made
+    s.request[request].stage = DECODE
     if not single and w.fabric.prefill_instances < w.fabric.instances:
         wait_for_room(p, request)
     elif not single:
         s.decoding[instance, s.instance[instance].decoding_count] = request
         s.instance[instance].decoding_count += 1
         s.request[request].finish_at = (
-            s.instance[instance].decode_steps + w.requests[request].output_tokens - 1
+            s.instance[instance].decode_steps + w.requests[request].output_tokens - made
         )
-        s.instance[instance].context += w.requests[request].prompt_tokens + 1
+        s.instance[instance].context += w.requests[request].prompt_tokens + made
+        if w.engine.preempt:
+            set_growth(p, instance, request)
     if w.fabric.global_blocks > 0:
         written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
-            link = 2 * (instance // w.fabric.instances_per_node) + 1
-            start_nic(p, link, work, request, now)
+            _start_write(p, instance, work, request, now)
     if single:
         _complete(p, instance, request, now)
 
@@ -440,9 +535,10 @@ def _usable(p, blocks, prompt):
 @part
 def _admit(p, instance, request, now):
     s, w = tables(p)
-    prompt = w.requests[request].prompt_tokens
+    # what it had made when it was preempted is computed again with the prompt
+    prompt = w.requests[request].prompt_tokens + s.request[request].made
     total = prompt
-    if w.fabric.prefill_instances == w.fabric.instances:
+    if w.fabric.prefill_instances == w.fabric.instances and not w.engine.preempt:
         total += w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
@@ -456,7 +552,9 @@ def _admit(p, instance, request, now):
     )
     if held < 0:
         return False
-    s.out[request].admitted = now
+    s.count[ADMITTED] += 1
+    s.request[request].rank = s.count[ADMITTED]
+    first = s.out[request].first_token < 0
     local = _usable(p, held, prompt)
     fetched = 0
     if w.fabric.global_blocks > 0:
@@ -469,8 +567,11 @@ def _admit(p, instance, request, now):
                 s.request[request].fetching = True
             else:
                 fetched = 0
-    s.out[request].local_tokens = local
-    s.out[request].fetched_tokens = fetched
+    if first:
+        s.out[request].admitted = now
+        s.out[request].local_tokens = local
+        s.out[request].fetched_tokens = fetched
+    s.request[request].found = local + fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
     return True
@@ -481,6 +582,18 @@ def _nic_work(p, tokens, busy):
     _, w = tables(p)
     size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
     return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
+
+
+@part
+def _start_write(p, instance, work, request, now):
+    """Start a write; one of the same request that is still under way joins it."""
+    s, w = tables(p)
+    link = 2 * (instance // w.fabric.instances_per_node) + 1
+    if s.request[request].writing >= 0:
+        advance_nics(p, now)
+        work += cancel_flow(p, s.request[request].writing, request)
+    s.request[request].writing = link
+    start_nic(p, link, work, request, now)
 
 
 @part
@@ -499,7 +612,8 @@ def _start_fetch(p, instance, request, local, fetched, now):
         recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
         if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
             return False
-    s.out[request].fetch_start = now
+    if s.out[request].first_token < 0:
+        s.out[request].fetch_start = now
     s.request[request].legs = 1
     start_pcie(p, instance, size, request, now)
     if work > 0.0:
@@ -516,6 +630,7 @@ def _on_link(p, link, now):
         request = pop_flow(p, link)
         schedule_nics(p, now)
         if link % 2 == 1:
+            s.request[request].writing = -1
             return  # a write: nobody waits for it
     elif link >= 2 * w.fabric.nodes + w.fabric.instances:
         request = link - 2 * w.fabric.nodes - w.fabric.instances
@@ -528,5 +643,6 @@ def _on_link(p, link, now):
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
         # KV on its way to the decode pool has no fixed time: docs/simulate.md
-        fixed = w.fabric.fixed_fetch_ticks if s.out[request].first_token < 0 else 0
-        push_event(p, now + fixed, _FETCHED + request)
+        due = now + (0 if _is_sent(p, request) else w.fabric.fixed_fetch_ticks)
+        s.request[request].due = due
+        push_event(p, due, _FETCHED + request)

@@ -5,9 +5,18 @@ from __future__ import annotations
 
 from smetric_model.simulate._heaps import set_timer
 from smetric_model.simulate._jit import part, tables
+from smetric_model.simulate._links import overlap
+from smetric_model.simulate._state import STEPS
 from smetric_model.simulate.steps import run_ticks
 
-__all__ = ["credit", "cut_run", "next_edge", "steps_by", "ticks_of"]
+__all__ = [
+    "credit",
+    "cut_run",
+    "next_edge",
+    "settle_run",
+    "steps_by",
+    "ticks_of",
+]
 
 
 @part
@@ -69,3 +78,28 @@ def credit(p, table, instance, now, tokens):
     _, w = tables(p)
     if w.window.start <= now < w.window.end:
         table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
+
+
+@part
+def settle_run(p, instance, now):
+    """Take in the steps of a run that are done: what remains of it is the step in progress."""
+    s, _ = tables(p)
+    if (
+        s.instance[instance].step_start < 0
+        or not s.instance[instance].step_is_run
+        or s.instance[instance].run_steps == 1
+    ):
+        return
+    done = steps_by(p, instance, now + 1) - 1
+    if done > 0:
+        start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
+        later = start + ticks_of(p, instance, done)
+        s.instance[instance].busy_ticks += overlap(p, start, later)
+        s.instance[instance].step_start = later
+        s.instance[instance].decode_steps += done
+        s.instance[instance].context += batch * done
+        s.count[STEPS] += done
+        credit(p, s.generated_tokens, instance, start, batch * done)
+    s.instance[instance].run_steps = 1
+    tick = s.instance[instance].step_start + ticks_of(p, instance, 1)
+    set_timer(p, instance, tick, instance)

@@ -8,9 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from smetric_model.routing.compiled import pack
-from smetric_model.simulate.inputs import BLIND, DELAYED, HANDOVER, Inputs, Replay
+from smetric_model.simulate.inputs import (
+    BLIND,
+    DELAYED,
+    HANDOVER,
+    FailedTries,
+    Inputs,
+    Replay,
+)
 
-__all__ = ["State", "World", "new_state", "new_world", "replay_of"]
+__all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of"]
 
 # places in State.count
 (
@@ -34,7 +41,24 @@ __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
     POOL_LAST,
     POOL_NEXT,
     TRANSFERS,
-) = range(20)
+    TRIES,
+    EXPIRY_NEXT,
+    EXPIRY_END,
+    FAILED,
+    STALE,
+    FULL,
+    NOW,
+    FIXED_NEXT,
+    ADMITTED,
+) = range(29)
+
+#: where a request is: ``State.request.stage``
+NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
+
+#: places in State.room: counts above which a table must grow before the next event
+ROOM_STALE, ROOM_FAILED, ROOM_EXPIRY, ROOM_LOAD, ROOM_INDEX = range(5)
+_ROOMY = 2**62
+_LEAST_GROWTH = 1024
 
 
 def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
@@ -53,16 +77,22 @@ _REQUEST_INPUT = _record(
 _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
-    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs replica", "?": "fetching"}
+    {
+        "i8": "finish_at due grow_at",
+        "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
+        "i1": "stage legs",
+        "?": "fetching",
+    }
 )
 _OUT = _record(
     {
-        "i8": "arrival ready admitted fetch_start fetch_done first_step first_token done"
-        " instance reason local_tokens fetched_tokens charge"
+        "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
+        " gave_up instance reason local_tokens fetched_tokens charge failed_tries"
+        " preemptions repeated_tokens"
     }
 )
 #: results that are −1 where something did not happen
-_ABSENT = (_OUT.names or ())[:10]
+_ABSENT = (_OUT.names or ())[:12]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
@@ -79,6 +109,8 @@ _TRANSFER = _record({"i8": "request source target", "f8": "left rate"})
 _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
+_EXPIRY = _record({"i8": "tick request"})
+_FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
 
@@ -94,13 +126,23 @@ class World(NamedTuple):
     model: Any
     policy: Any
     signals: Any
+    clients: Any
+
+
+class CompiledClients(NamedTuple):
+    """``Clients``, and whether a request may be worked on more than once."""
+
+    timeout_ticks: int
+    retries: int
+    backoff_ticks: int
+    active: int
 
 
 class State(NamedTuple):
     """What changes, and the results."""
 
     count: Any  # single numbers, see above
-    nic_work: Any  # (1,) float
+    nic_work: Any  # (4, nodes) float: reads, writes, KV in, KV out
     random: Any  # (replicas,) uint64
     next_instance: Any  # (replicas,)
     request: Any  # (requests,)
@@ -128,7 +170,10 @@ class State(NamedTuple):
     timer: Any  # instances' steps, instances' PCIe, NICs
     timer_heap: Any
     timer_size: Any  # (1,)
-    event: Any  # (requests + 1,) a heap
+    event: Any  # a heap: one a request, and those of tries that have ended
+    expiry: Any  # tries in order of arrival, where clients do not wait for ever
+    failed: Any  # tries that came to nothing
+    room: Any  # counts above which a table must grow, see above
     path: Any  # scratch
     hits: Any
     active: Any
@@ -172,7 +217,13 @@ def new_world(inputs: Inputs) -> World:
         model=inputs.model,
         policy=pack(inputs.policy),
         signals=inputs.signals,
+        clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
     )
+
+
+def _repeats(inputs: Inputs) -> bool:
+    """Whether a request may have to be worked on more than once, so that tables may fill up."""
+    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
 
 
 def new_state(inputs: Inputs) -> State:
@@ -201,15 +252,22 @@ def new_state(inputs: Inputs) -> State:
     elif signals.hit_index == DELAYED:
         seen = nodes * prefill
         index_changes = 2 * inputs.nodes.path_sum() + requests
-    count = ints(20)
+    events, expiries, failed = requests + 1, 0, 0
+    room = ints(5, value=_ROOMY)
+    if _repeats(inputs):
+        # tables that may have to grow; ``grown_state`` knows by how much an event fills them
+        events, failed = 3 * requests + 1, 2 * requests
+        expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
+        load_changes = 2 * load_changes
+    count = ints(29)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, POOL_FIRST, POOL_LAST]] = -1
     transfers = (instances - prefill) * engine.max_running_requests
-    return State(
+    state = State(
         count=count,
-        nic_work=np.zeros(1),
+        nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(_REQUEST, requests, next_waiting=-1),
+        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -243,13 +301,58 @@ def new_state(inputs: Inputs) -> State:
         timer=_table(_TIMER, 2 * instances + 1, place=-1),
         timer_heap=ints(2 * instances + 1),
         timer_size=ints(1),
-        event=_table(_EVENT, requests + 1),
+        event=_table(_EVENT, events),
+        expiry=_table(_EXPIRY, expiries),
+        failed=_table(_FAILED, failed),
+        room=room,
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(prefill),
         active=ints(prefill),
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
+    if _repeats(inputs):
+        _set_room(inputs, state)
+    return state
+
+
+def _set_room(inputs: Inputs, state: State) -> None:
+    """Set how full a table may be before an event, so that what the event adds fits.
+
+    At most, an event ends the tries of all requests, changes loads twice for each, and changes
+    what one instance caches of each node of its pool twice.
+    """
+    requests = inputs.requests.turn.size
+    engine = inputs.engine
+    blocks = engine.pool_tokens // engine.cache_block_tokens
+    changes = 2 * (blocks + engine.max_running_requests)
+    state.room[ROOM_STALE] = state.event.size - 2 * requests - 1
+    state.room[ROOM_FAILED] = state.failed.size - requests
+    state.room[ROOM_EXPIRY] = state.expiry.size - 1 if state.expiry.size else _ROOMY
+    state.room[ROOM_LOAD] = state.load_log.size - 2 * requests if state.load_log.size else _ROOMY
+    state.room[ROOM_INDEX] = state.index_log.size - changes if state.index_log.size else _ROOMY
+
+
+def grown_state(inputs: Inputs, state: State) -> State:
+    """Return the state with more room in the tables that have too little."""
+
+    def larger(table: Any) -> Any:
+        more: Any = np.zeros(table.size + max(table.size, _LEAST_GROWTH), table.dtype)
+        more[: table.size] = table
+        return more
+
+    count, room = state.count, state.room
+    tables = (
+        ("event", STALE, ROOM_STALE),
+        ("failed", FAILED, ROOM_FAILED),
+        ("expiry", EXPIRY_END, ROOM_EXPIRY),
+        ("load_log", LOAD_END, ROOM_LOAD),
+        ("index_log", INDEX_END, ROOM_INDEX),
+    )
+    full = [name for name, filled, limit in tables if count[filled] > room[limit]]
+    state = state._replace(**{name: larger(getattr(state, name)) for name in full})
+    _set_room(inputs, state)
+    return state
 
 
 def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
@@ -262,6 +365,14 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
         **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        failed=FailedTries(
+            *(
+                np.ascontiguousarray(state.failed[name][: count[FAILED]])
+                for name in FailedTries._fields
+            )
+        ),
+        loads_end=state.loads.sum(axis=0),
+        unprefilled_end=state.unprefilled.sum(axis=0),
         **{name: np.ascontiguousarray(state.handover[name]) for name in HANDOVER},
         order=state.order[: count[ARRIVED]],
         computed_tokens=state.computed_tokens,
@@ -270,7 +381,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         busy_ticks=np.ascontiguousarray(state.instance["busy_ticks"]),
         held_token_ticks=np.ascontiguousarray(state.instance["held_token_ticks"]),
         pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
-        nic_work_bytes=float(state.nic_work[0]),
+        nic_work_bytes=state.nic_work,
         held_blocks=held,
         global_held_blocks=state.store["stored"].astype(np.int64),
         counts={

@@ -10,11 +10,29 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
+from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
 
 __all__ = ["broken_laws", "replay_violations"]
+
+
+#: what a run without skipping is compared by
+_RESULTS = (
+    "arrival",
+    "placed",
+    "instance",
+    "first_step",
+    "first_token",
+    "done",
+    "gave_up",
+    "local_tokens",
+    "failed",
+    "preemptions",
+    "repeated_tokens",
+    *HANDOVER,
+)
 
 
 def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violation]:
@@ -40,10 +58,7 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     again = engine.run(inputs, skip=False)
     found += [
         Violation("the same without skipping decode steps", f"{name} differs")
-        for name in (
-            *("arrival", "instance", "first_step", "first_token", "done", "local_tokens"),
-            *HANDOVER,
-        )
+        for name in _RESULTS
         if not np.array_equal(getattr(replay, name), getattr(again, name))
     ]
     return found
@@ -70,6 +85,9 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_tokens(inputs, replay),
         *_kv(inputs, replay),
         *_work(inputs, replay),
+        *try_laws(inputs, replay),
+        *preemption_laws(inputs, replay),
+        *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
 
@@ -88,13 +106,14 @@ def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     previous = inputs.requests.previous[rows]
     closed = (previous >= 0) & (inputs.requests.arrival_tick[rows] < 0)
     before = previous[closed]
-    since = np.where(replay.done[before] >= 0, replay.done[before], replay.arrival[before])
+    ended = np.maximum(replay.done[before], replay.gave_up[before])
+    since = np.where(ended >= 0, ended, replay.arrival[before])
     if (replay.arrival[rows[closed]] - since != inputs.requests.think_ticks[rows[closed]]).any():
         yield Violation("a turn arrives a think time after its predecessor", "one does not")
 
 
 def _causality(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
-    stages = ("arrival", "ready", "admitted", "first_step", "first_token", "done")
+    stages = ("arrival", "placed", "ready", "admitted", "first_step", "first_token", "done")
     for earlier, later in pairwise(stages):
         one, two = getattr(replay, earlier), getattr(replay, later)
         if ((two >= 0) & ((one < 0) | (two < one))).any():
@@ -163,6 +182,11 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     inside = (replay.first_token >= window.start) & (replay.first_token < window.end)
     reused = int(hit[inside].sum())
     computed = int((data.prompt_tokens - hit)[inside].sum())
+    failed = replay.failed
+    moment = np.where(failed.first_token >= 0, failed.first_token, failed.end)
+    lost = (moment >= window.start) & (moment < window.end)
+    reused += int(failed.reused_tokens[lost].sum())
+    computed += int(failed.computed_tokens[lost].sum())
     for name, expected in (("reused_tokens", reused), ("computed_tokens", computed)):
         counted = int(getattr(replay, name).sum())
         if counted != expected:
@@ -200,6 +224,10 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         where = np.concatenate((where, replay.decode_instance[decoded]))
         end = np.concatenate((replay.first_token[rows], replay.done[decoded]))
     end = np.where(end >= 0, end, replay.end_tick)
+    lost = np.flatnonzero(replay.failed.first_step >= 0)
+    start = np.append(start, replay.failed.first_step[lost])
+    where = np.append(where, replay.failed.instance[lost])
+    end = np.append(end, replay.failed.until[lost])
     rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
     covered_ticks(
@@ -210,7 +238,9 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         min(window.end, replay.end_tick),
         covered,
     )
-    wrong = replay.busy_ticks > covered if inputs.fabric.stall else replay.busy_ticks != covered
+    # a request that was preempted may wait for one whose KV is being fetched
+    idle = inputs.fabric.stall or replay.preemptions.any()
+    wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))
         yield Violation(

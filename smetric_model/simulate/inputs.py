@@ -15,7 +15,18 @@ from smetric_model.simulate.steps import DecodeTables
 if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
 
-__all__ = ["HANDOVER", "Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
+__all__ = [
+    "HANDOVER",
+    "Clients",
+    "Engine",
+    "Fabric",
+    "FailedTries",
+    "Inputs",
+    "Replay",
+    "Requests",
+    "Signals",
+    "Window",
+]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -46,7 +57,8 @@ class Engine(NamedTuple):
     """One instance; all are equal.
 
     ``block_tokens`` is the engine's block, ``cache_block_tokens`` the trace's, by which hits are
-    counted [tokens].
+    counted [tokens].  With ``preempt`` a request is admitted with KV for its prompt, and takes more
+    as its output grows; else with KV for both.
     """
 
     pool_tokens: int
@@ -55,6 +67,7 @@ class Engine(NamedTuple):
     max_running_requests: int
     block_tokens: int
     cache_block_tokens: int
+    preempt: int = 0
 
 
 class Fabric(NamedTuple):
@@ -108,6 +121,49 @@ class Signals(NamedTuple):
     token_load: int = 0
 
 
+class Clients(NamedTuple):
+    """What a client does whose request takes too long, or is answered with an error.
+
+    ``timeout_ticks`` is −1 where it waits for ever.
+    """
+
+    timeout_ticks: int = -1
+    retries: int = 0
+    backoff_ticks: int = 0
+
+
+#: Why a try came to nothing: ``FailedTries.cause``.
+TIMED_OUT = 1
+
+
+class FailedTries(NamedTuple):
+    """Tries that came to nothing, in order of their end; arrays of shape (tries,).
+
+    Times are in ticks, −1 where something did not happen.  ``until`` is the end of the engine step
+    that was under way.  Tokens are those processed for the try: ``reused_tokens`` and
+    ``computed_tokens`` of the prompt, ``generated_tokens`` of the output; ``charge`` is what the
+    router counted as unprefilled until the first token.
+    """
+
+    request: IntArray
+    instance: IntArray
+    cause: IntArray
+    placed: IntArray
+    first_step: IntArray
+    first_token: IntArray
+    end: IntArray
+    until: IntArray
+    charge: IntArray
+    reused_tokens: IntArray
+    computed_tokens: IntArray
+    generated_tokens: IntArray
+
+    @classmethod
+    def none(cls) -> FailedTries:
+        """No tries."""
+        return cls(*(np.zeros(0, np.int64) for _ in cls._fields))
+
+
 class Window(NamedTuple):
     """Times of the run [ticks]: window, bins inside it, and the drain limit."""
 
@@ -136,6 +192,8 @@ class Inputs:
         Of the router's ties.
     signals : Signals
         What the routers know.
+    clients : Clients
+        How long they wait, and what they do then.
     """
 
     requests: Requests
@@ -148,6 +206,7 @@ class Inputs:
     policy: Policy
     seed: int = 0
     signals: Signals = field(default_factory=Signals)
+    clients: Clients = field(default_factory=Clients)
 
 
 @dataclass(eq=False)
@@ -156,8 +215,20 @@ class Replay:
 
     Attributes
     ----------
-    arrival, ready, admitted, fetch_start, fetch_done, first_step, first_token, done : ndarray
-        Times of each request [ticks].
+    arrival, placed, ready, admitted, fetch_start, fetch_done, first_step, first_token, done
+        Times of each request [ticks]: of its first try's arrival, and of its last try, if that
+        one did not come to nothing.
+    gave_up : ndarray
+        When its client gave it up after the last try.
+    failed_tries : ndarray
+        Tries that came to nothing.
+    failed : FailedTries
+        Those tries.
+    preemptions, repeated_tokens : ndarray
+        How often the request was preempted, in all its tries, and tokens that were computed again
+        for it because of that.
+    loads_end, unprefilled_end : ndarray of float64, shape (instances,)
+        What all routers together count at the end: requests, and unprefilled tokens.
     instance, reason : ndarray
         Where the router placed it (−1: not placed), and why.
     local_tokens, fetched_tokens : ndarray
@@ -172,8 +243,9 @@ class Replay:
         Time in steps, inside the window.
     held_token_ticks, pcie_bytes : ndarray of float64, shape (instances,)
         KV of running requests over time, and bytes over PCIe, inside the window.
-    nic_work_bytes : float
-        Line capacity that transfers took inside the window, one direction.
+    nic_work_bytes : ndarray of float64, shape (4, nodes)
+        Line capacity that transfers took inside the window: reads of each node, writes of it, KV
+        into it and KV out of it (disaggregated serving).
     transfer_start, transfer_done, decode_start, decode_instance : ndarray
         Disaggregated serving (else empty): when KV for the request was reserved in the decode pool
         and its transfer began, when it was there, when its first decode step began [ticks], and
@@ -189,6 +261,7 @@ class Replay:
     """
 
     arrival: IntArray
+    placed: IntArray
     ready: IntArray
     admitted: IntArray
     fetch_start: IntArray
@@ -196,11 +269,16 @@ class Replay:
     first_step: IntArray
     first_token: IntArray
     done: IntArray
+    gave_up: IntArray
     instance: IntArray
     reason: IntArray
     local_tokens: IntArray
     fetched_tokens: IntArray
     charge: IntArray
+    failed_tries: IntArray
+    preemptions: IntArray
+    repeated_tokens: IntArray
+    failed: FailedTries
     order: IntArray
     computed_tokens: IntArray
     reused_tokens: IntArray
@@ -208,7 +286,9 @@ class Replay:
     busy_ticks: IntArray
     held_token_ticks: FloatArray
     pcie_bytes: FloatArray
-    nic_work_bytes: float
+    nic_work_bytes: FloatArray
+    loads_end: FloatArray
+    unprefilled_end: FloatArray
     transfer_start: IntArray
     transfer_done: IntArray
     decode_start: IntArray
@@ -227,6 +307,7 @@ class Replay:
             name: np.full(n, -1, np.int64)
             for name in (
                 "arrival",
+                "placed",
                 "ready",
                 "admitted",
                 "fetch_start",
@@ -234,12 +315,17 @@ class Replay:
                 "first_step",
                 "first_token",
                 "done",
+                "gave_up",
                 "instance",
                 "reason",
             )
         }
         tokens: dict[str, Any] = {
-            name: np.zeros(n, np.int64) for name in ("local_tokens", "fetched_tokens", "charge")
+            name: np.zeros(n, np.int64)
+            for name in (
+                *("local_tokens", "fetched_tokens", "charge", "failed_tries"),
+                *("preemptions", "repeated_tokens"),
+            )
         }
         pools = inputs.fabric.prefill_instances < instances
         times |= {name: np.full(n if pools else 0, -1, np.int64) for name in HANDOVER}
@@ -251,11 +337,14 @@ class Replay:
             **times,
             **tokens,
             **binned,
+            failed=FailedTries.none(),
             order=np.zeros(0, np.int64),
             busy_ticks=np.zeros(instances, np.int64),
             held_token_ticks=np.zeros(instances),
             pcie_bytes=np.zeros(instances),
-            nic_work_bytes=0.0,
+            nic_work_bytes=np.zeros((4, inputs.fabric.nodes)),
+            loads_end=np.zeros(inputs.fabric.prefill_instances),
+            unprefilled_end=np.zeros(inputs.fabric.prefill_instances),
             held_blocks=np.zeros((0, inputs.fabric.prefill_instances), np.int64),
             global_held_blocks=np.zeros(0, np.int64),
         )

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
-from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.inputs import BLIND, DELAYED, TIMED_OUT, Inputs, Replay
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
+from smetric_model.simulate.reference_preemption import make_room
+from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 #: Kinds of events, in the order in which they are handled at one tick.
-STEP, LINK, FETCHED, ARRIVAL, READY = range(5)
+STEP, LINK, FETCHED, ARRIVAL, READY, EXPIRY = range(6)
 
 
 def run(inputs: Inputs) -> Replay:
@@ -40,7 +42,7 @@ def run(inputs: Inputs) -> Replay:
     -------
     Replay
     """
-    return _Cluster(inputs).run()
+    return Cluster(inputs).run()
 
 
 class _Cache:
@@ -71,6 +73,12 @@ class _Cache:
         for block in path:
             self.pins[block] += 1
             self.unused.pop(block, None)
+        return self.take(need)
+
+    def take(self, need: int) -> bool:
+        """Reserve ``need`` tokens, evicting what nobody uses; change nothing if they do not fit."""
+        if need > self.free + self.evictable:
+            return False
         while self.free < need:
             block, _ = self.unused.popitem(last=False)
             self.cached.remove(block)
@@ -88,13 +96,14 @@ class _Cache:
         return len(new)
 
     def release(self, path: list[int], private: int) -> None:
-        """Give back a completed request's KV: its blocks stay, the last one the oldest."""
+        """Give back a request's KV: its cached blocks stay, the last one the oldest."""
         self.free += private
         for block in reversed(path):
             self.pins[block] -= 1
             if not self.pins[block]:
                 del self.pins[block]
-                self.unused[block] = None
+                if block in self.cached:
+                    self.unused[block] = None
 
 
 class _GlobalTier:
@@ -139,6 +148,13 @@ class _Sharing:
         self.served = max(self.served, finish)
         return request
 
+    def cancel(self, request: int) -> float:
+        """Take a transfer out before it is done; returns what was left of it."""
+        left = [finish - self.served for finish, other in self.flows if other == request]
+        self.flows = [flow for flow in self.flows if flow[1] != request]
+        heapq.heapify(self.flows)
+        return max(0.0, left[0]) if left else 0.0
+
     def ticks_left(self) -> int:
         left = (self.flows[0][0] - self.served) / self.rate
         return max(0, math.ceil(left * 1e12))
@@ -153,7 +169,7 @@ class _Nics:
         self.writes = [_Sharing() for _ in range(fabric.nodes)]
         self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
         self.now = 0
-        self.work = 0.0
+        self.work = np.zeros((4, fabric.nodes))  # reads, writes, KV in, KV out
 
     @property
     def classes(self) -> list[_Sharing]:
@@ -164,13 +180,14 @@ class _Nics:
     def advance(self, now: int) -> None:
         seconds = (now - self.now) * 1e-12
         inside = _overlap(self.window, self.now, now) * 1e-12
-        for sharing in self.classes:
+        for k, sharing in enumerate(self.classes):
             if sharing.flows:
                 sharing.served += sharing.rate * seconds
-                self.work += len(sharing.flows) * sharing.rate * inside
+                self.work[k % 2, k // 2] += len(sharing.flows) * sharing.rate * inside
         for transfer in self.transfers:
             transfer.left -= transfer.rate * seconds
-            self.work += transfer.rate * inside
+            self.work[2, transfer.target] += transfer.rate * inside
+            self.work[3, transfer.source] += transfer.rate * inside
         self.now = now
 
     def set_rates(self) -> None:
@@ -225,6 +242,7 @@ class _Instance:
         self.decoding: list[int] = []
         self.chunks: list[tuple[int, int]] = []  # of the step under way
         self.step_start = -1  # −1: no step under way
+        self.step_end = -1
         self.pcie = _Sharing()
         self.pcie_now = 0
         self.pcie_version = 0
@@ -259,7 +277,7 @@ class _Router:
         self.ties = TieState(random_state=seed)
 
 
-class _Cluster:
+class Cluster:
     def __init__(self, inputs: Inputs):
         self.inputs = inputs
         fabric, nodes = inputs.fabric, inputs.nodes
@@ -286,9 +304,15 @@ class _Cluster:
         n = inputs.requests.turn.size
         self.todo = [0] * n  # prompt tokens left to compute
         self.at = [0] * n  # prompt tokens in the cache
+        self.found = [0] * n  # tokens in the cache when it was admitted
         self.made = [0] * n  # output tokens
+        self.room = [0] * n  # tokens for which it has KV
+        self.rank = [0] * n  # how many were admitted before it
         self.private = [0] * n
         self.legs = [0] * n  # transfers of its fetch that are under way
+        self.writes = [-1] * n  # class of the NICs on which a write of its KV is under way
+        self.due = [-1] * n  # when the host, or the fetch, is done with it
+        self.tries = TryLog(n)
         self.counts: Counter[str] = Counter()
 
     def path(self, request: int) -> list[int]:
@@ -315,6 +339,10 @@ class _Cluster:
             tick, kind, index, version = heapq.heappop(self.events)
             if kind == LINK and version != self.link_version(index):
                 continue  # the rates have changed since
+            if kind == EXPIRY:
+                index = self.tries.expires(index)
+                if index < 0:
+                    continue  # that try has ended
             if tick >= window.end and not self.pending:
                 now = max(now, window.end)
                 break
@@ -327,10 +355,16 @@ class _Cluster:
                 self.end_step(index, now)
             elif kind == LINK:
                 self.on_link(index, now)
-            elif kind == FETCHED and out.first_token[index] >= 0:
+            elif kind == EXPIRY:
+                end_try(self, index, TIMED_OUT, now)
+            elif kind == FETCHED and self.pool.exists and out.first_token[index] >= 0:
                 self.pool.arrive(index, now)
+            elif kind in (FETCHED, READY) and not self.is_due(kind, index, now):
+                pass  # of a try that has ended
             elif kind == FETCHED:
-                out.fetch_done[index] = now
+                if out.first_token[index] < 0:
+                    out.fetch_done[index] = now
+                self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
                 if instance.step_start < 0:
@@ -339,6 +373,7 @@ class _Cluster:
                 self.on_arrival(index, now)
             else:
                 out.ready[index] = now
+                self.due[index] = -1
                 chosen = int(out.instance[index])
                 if self.inputs.signals.scraped:
                     self.change_load(index, now, 1, int(out.charge[index]))
@@ -347,17 +382,29 @@ class _Cluster:
                     self.begin_step(chosen, now)
         return self.finish(now)
 
+    def is_due(self, kind: int, request: int, now: int) -> bool:
+        """Whether an event of the host, or of a fetch, is of the try under way."""
+        fetching = request in self.instances[self.out.instance[request]].fetching
+        return self.due[request] == now and fetching == (kind == FETCHED)
+
     def on_arrival(self, request: int, now: int) -> None:
         data, out = self.inputs.requests, self.out
-        out.arrival[request] = now
         signals = self.inputs.signals
-        replica = len(self.order) % signals.replicas
+        replica = self.tries.arrivals % signals.replicas
         router = self.routers[replica]
-        self.order.append(request)
-        if data.unservable[request]:
-            self.next_turn(request, now)
-            return
-        self.pending += self.in_window(request)
+        self.tries.arrivals += 1
+        if out.arrival[request] < 0:  # its first try
+            out.arrival[request] = now
+            self.order.append(request)
+            if data.unservable[request]:
+                self.next_turn(request, now)
+                return
+            self.pending += self.in_window(request)
+        out.placed[request] = now
+        if self.inputs.clients.timeout_ticks >= 0:
+            self.tries.current[request] = len(self.tries.expiring)
+            self.push(now + self.inputs.clients.timeout_ticks, EXPIRY, len(self.tries.expiring))
+            self.tries.expiring.append(request)
         prompt = int(data.prompt_tokens[request])
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
@@ -393,7 +440,8 @@ class _Cluster:
             self.change_load(request, now, 1, int(out.charge[request]))
         if signals.hit_index == BLIND:
             router.blocks[decision.instance].update(path)
-        self.push(now + int(data.host_ticks[request]), READY, request)
+        self.due[request] = now + int(data.host_ticks[request])
+        self.push(self.due[request], READY, request)
 
     def in_window(self, request: int) -> bool:
         window = self.inputs.window
@@ -403,7 +451,10 @@ class _Cluster:
         data = self.inputs.requests
         following = int(data.following[request])
         if following >= 0 and data.arrival_tick[following] < 0:
-            self.push(now + int(data.think_ticks[following]), ARRIVAL, following)
+            self.push_arrival(following, now + int(data.think_ticks[following]))
+
+    def push_arrival(self, request: int, tick: int) -> None:
+        self.push(tick, ARRIVAL, request)
 
     # --- what the routers see ---------------------------------------------------------------------
 
@@ -430,6 +481,7 @@ class _Cluster:
         """Schedule a step on an instance that runs none."""
         engine, instance = self.inputs.engine, self.instances[index]
         self.pool.join(index, now)
+        preempted = bool(engine.preempt) and make_room(self, index, now)
         budget = engine.token_budget - len(instance.decoding)
         chunks = []
         for request in instance.prefilling:
@@ -438,6 +490,7 @@ class _Cluster:
                 budget -= chunks[-1][1]
         while (
             budget > 0
+            and not preempted
             and instance.waiting
             and len(instance.prefilling) + len(instance.decoding) < engine.max_running_requests
         ):
@@ -449,9 +502,7 @@ class _Cluster:
             if request not in instance.fetching:
                 chunks.append((request, min(self.todo[request], budget)))
                 budget -= chunks[-1][1]
-        self.account(index, now)
-        self.index_log += [(now, index, *change) for change in instance.cache.changes]
-        instance.cache.changes.clear()
+        self.note_changes(index, now)
         stalled = self.inputs.fabric.stall and instance.fetching
         if stalled or not (chunks or instance.decoding):
             return
@@ -460,7 +511,8 @@ class _Cluster:
         for request, _ in chunks:
             if self.out.first_step[request] < 0:
                 self.out.first_step[request] = now
-        self.push(now + self.duration(instance), STEP, index)
+        instance.step_end = now + self.duration(instance)
+        self.push(instance.step_end, STEP, index)
 
     def duration(self, instance: _Instance) -> int:
         data = self.inputs.requests
@@ -515,17 +567,20 @@ class _Cluster:
     def prefilled(self, index: int, request: int, now: int) -> None:
         """Sample the first token, make the prompt's blocks reusable."""
         data, out, instance = self.inputs.requests, self.out, self.instances[index]
-        out.first_token[request] = now
-        reused = int(out.local_tokens[request] + out.fetched_tokens[request])
-        self.credit(out.reused_tokens, index, now, reused)
-        self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+        if out.first_token[request] < 0:
+            out.first_token[request] = now
+            reused = int(out.local_tokens[request] + out.fetched_tokens[request])
+            self.credit(out.reused_tokens, index, now, reused)
+            self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+            self.change_load(request, now, 0, -int(out.charge[request]))
+        else:  # it had been preempted
+            out.repeated_tokens[request] += self.at[request] - self.found[request]
         self.credit(out.generated_tokens, index, now, 1)
-        self.change_load(request, now, 0, -int(out.charge[request]))
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.private[request] -= instance.cache.insert(path) * block
-        self.made[request] = 1
-        single = data.output_tokens[request] == 1
+        self.made[request] += 1
+        single = data.output_tokens[request] == self.made[request]
         if not single and self.pool.exists:
             self.pool.waiting.append(request)
         elif not single:
@@ -534,12 +589,13 @@ class _Cluster:
             written = self.global_tier.write(path)
             if written and self.inputs.fabric.nodes > 1:
                 work = self.nic_work(written * block, instance.computing())
-                self.start_nic(2 * self.node(index) + 1, work, request, now)
+                self.start_write(index, work, request, now)
         if single:
             self.complete(index, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
         self.out.done[request] = now
+        self.tries.current[request] = -1
         if self.pool.holds(index):
             self.pool.release(index, request)
         else:
@@ -558,15 +614,19 @@ class _Cluster:
         engine, data, out = self.inputs.engine, self.inputs.requests, self.out
         instance = self.instances[index]
         path = self.path(request)
-        prompt = int(data.prompt_tokens[request])
+        # what it had made when it was preempted is computed again with the prompt
+        prompt = int(data.prompt_tokens[request]) + self.made[request]
         held = instance.cache.hit(path)
-        total = prompt + (0 if self.pool.exists else int(data.output_tokens[request]))
+        ahead = 0 if self.pool.exists or engine.preempt else int(data.output_tokens[request])
+        total = prompt + ahead
         blocks = -(-total // engine.block_tokens)
         need = blocks * engine.block_tokens - held * engine.cache_block_tokens
         if not instance.cache.admit(path, need + engine.fixed_state_tokens):
             return False
         self.private[request] = need + engine.fixed_state_tokens
-        out.admitted[request] = now
+        self.room[request] = blocks * engine.block_tokens
+        self.counts["admitted"] += 1
+        self.rank[request] = self.counts["admitted"]
         local = self.usable(held, prompt)
         fetched = 0
         stored = self.global_tier.hit(path)
@@ -577,7 +637,10 @@ class _Cluster:
             instance.fetching.add(request)
         else:
             fetched = 0
-        out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        if out.first_token[request] < 0:
+            out.admitted[request] = now
+            out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        self.found[request] = local + fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
         return True
@@ -587,6 +650,13 @@ class _Cluster:
         engine = self.inputs.engine
         tokens = min(blocks * engine.cache_block_tokens, prompt - 1)
         return tokens // engine.block_tokens * engine.block_tokens
+
+    def note_changes(self, index: int, now: int) -> None:
+        """Note what came and went in an instance's KV, for accounts and routers."""
+        self.account(index, now)
+        changes = self.instances[index].cache.changes
+        self.index_log += [(now, index, *change) for change in changes]
+        changes.clear()
 
     def account(self, index: int, now: int) -> None:
         """Add up the KV of running requests over time, when it has changed."""
@@ -626,13 +696,35 @@ class _Cluster:
             )
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
-        self.out.fetch_start[request] = now
+        if self.out.first_token[request] < 0:
+            self.out.fetch_start[request] = now
         self.legs[request] = 1
         self.start_pcie(index, size, request, now)
         if work > 0.0:
             self.legs[request] = 2
             self.start_nic(2 * self.node(index), work, request, now)
         return True
+
+    def start_write(self, index: int, work: float, request: int, now: int) -> None:
+        """Start a write; one of the same request that is still under way joins it."""
+        if self.writes[request] >= 0:
+            self.nics.advance(now)
+            work += self.nics.classes[self.writes[request]].cancel(request)
+        self.writes[request] = 2 * self.node(index) + 1
+        self.start_nic(self.writes[request], work, request, now)
+
+    def cancel_fetch(self, index: int, request: int, now: int) -> None:
+        """Cut off the transfers of a fetch that are still under way."""
+        if not self.legs[request]:
+            return
+        self.legs[request] = 0
+        self.advance_pcie(index, now)
+        self.instances[index].pcie.cancel(request)
+        self.schedule_pcie(index, now)
+        if self.inputs.fabric.nodes > 1:
+            self.nics.advance(now)
+            self.nics.classes[2 * self.node(index)].cancel(request)
+            self.schedule_nics(now)
 
     def start_pcie(self, index: int, size: float, request: int, now: int) -> None:
         self.advance_pcie(index, now)
@@ -681,6 +773,7 @@ class _Cluster:
             request = self.nics.classes[index].pop()
             self.schedule_nics(now)
             if index % 2:
+                self.writes[request] = -1
                 return  # a write: nobody waits for it
         elif index >= nics + len(self.instances):
             self.nics.advance(now)
@@ -695,8 +788,10 @@ class _Cluster:
         self.legs[request] -= 1
         if not self.legs[request]:
             # KV on its way to the decode pool has no fixed time: docs/simulate.md
-            fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
-            self.push(now + fixed, FETCHED, request)
+            sent = self.pool.exists and self.out.first_token[request] >= 0
+            fixed = 0 if sent else self.inputs.fabric.fixed_fetch_ticks
+            self.due[request] = now + fixed
+            self.push(self.due[request], FETCHED, request)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -715,6 +810,11 @@ class _Cluster:
             self.advance_pcie(index, now)
             if instance.step_start >= 0:
                 out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        out.failed = self.tries.table()
+        self.catch_up(now + max(self.inputs.signals.load_age_ticks, 0))
+        for router in self.routers:
+            out.loads_end += np.array(router.loads)
+            out.unprefilled_end += np.array(router.unprefilled)
         out.order = np.array(self.order, dtype=np.int64)
         starts, size = self.first_block, nodes.parent.size
 

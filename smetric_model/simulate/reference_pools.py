@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smetric_model.simulate.reference import _Cluster
+    from smetric_model.simulate.reference import Cluster
 
 __all__ = ["DecodePool", "Transfer"]
 
@@ -36,7 +36,7 @@ class Transfer:
 class DecodePool:
     """The instances that only decode, and the requests that wait for room there."""
 
-    def __init__(self, cluster: _Cluster):
+    def __init__(self, cluster: Cluster):
         self.cluster = cluster
         fabric = cluster.inputs.fabric
         self.first = fabric.prefill_instances

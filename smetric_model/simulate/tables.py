@@ -13,6 +13,13 @@ from smetric_model.schema import imbalance_column
 from smetric_model.simulate.inputs import Inputs, Replay
 from smetric_model.simulate.prepare import BIN_S, Prepared
 from smetric_model.simulate.steps import TICKS_PER_S
+from smetric_model.simulate.try_tables import (
+    GAVE_UP_REASONS,
+    GIVEN_UP,
+    ended_without_answer,
+    try_columns,
+    try_row,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,9 +85,16 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     }
     reason = data.unservable[rows]
     served = at["done"] >= 0
+    ended = ended_without_answer(replay)[rows]
     status = np.where(reason > 0, "unservable", np.where(served, "served", "unfinished"))
-    why = np.array(["", *prepared.reasons, "still running at the drain limit"], dtype=object)
-    which = np.where(reason > 0, reason, np.where(served, 0, len(why) - 1))
+    status = np.where(ended > 0, np.array(GIVEN_UP)[ended], status)
+    why = np.array(
+        ["", *prepared.reasons, *GAVE_UP_REASONS[1:], "still running at the drain limit"],
+        dtype=object,
+    )
+    which = np.where(served, 0, len(why) - 1)
+    which = np.where(ended > 0, len(prepared.reasons) + ended, which)
+    which = np.where(reason > 0, reason, which)
     ttft = _seconds(at["arrival"], at["first_token"])
     e2e = _seconds(at["arrival"], at["done"])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -115,6 +129,7 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
             "tpot_s": tpot,
             "e2e_s": e2e,
             "within_slo": within,
+            **try_columns(replay, rows),
         }
     )
     if is_disaggregated(inputs):
@@ -162,18 +177,15 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
     count, window_s = inputs.fabric.instances, _window_s(inputs)
     placed = requests["instance"].to_numpy()
     first = requests["turn"].to_numpy() == 0
-    role = np.full(count, "colocated", dtype=object)
     if is_disaggregated(inputs):
         placed = np.concatenate((placed, requests["decode_instance"].to_numpy()))
         first = np.concatenate((first, first))
-        role[:] = "decode"
-        role[: inputs.fabric.prefill_instances] = "prefill"
     ticks = window_s * TICKS_PER_S
     tokens = _window_tokens(replay)
     return pd.DataFrame(
         {
             "instance": np.arange(count),
-            "role": role,
+            "role": _roles(inputs),
             "requests": np.bincount(placed[placed >= 0], minlength=count),
             "first_turns": np.bincount(placed[(placed >= 0) & first], minlength=count),
             **{f"{name}_tps": tokens[name].sum(axis=1) / window_s for name in _TOKENS},
@@ -194,6 +206,14 @@ def is_disaggregated(inputs: Inputs) -> bool:
         What was simulated.
     """
     return inputs.fabric.prefill_instances < inputs.fabric.instances
+
+
+def _roles(inputs: Inputs) -> NDArray[np.object_]:
+    role = np.full(inputs.fabric.instances, "colocated", dtype=object)
+    if is_disaggregated(inputs):
+        role[:] = "decode"
+        role[: inputs.fabric.prefill_instances] = "prefill"
+    return role
 
 
 def _window_s(inputs: Inputs) -> float:
@@ -233,13 +253,18 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
     from smetric_model.simulate._tables import add_intervals
 
     window, data = inputs.window, inputs.requests
-    rows = replay.order[replay.instance[replay.order] >= 0]
-    start = replay.arrival[rows]
+    rows = replay.order[replay.placed[replay.order] >= 0]
     end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
     first = np.where(replay.first_token[rows] >= 0, replay.first_token[rows], replay.end_tick)
+    lost = replay.failed
+    start = np.append(replay.placed[rows], lost.placed)
+    end = np.append(end, lost.end)
+    first = np.append(first, np.where(lost.first_token >= 0, lost.first_token, lost.end))
+    where = np.append(replay.instance[rows], lost.instance)
+    charge = np.append(replay.charge[rows], lost.charge).astype(np.float64)
+    rows = np.append(rows, lost.request)
     tokens = (data.prompt_tokens[rows] + data.output_tokens[rows]).astype(np.float64)
-    ones, charge = np.ones(rows.size), replay.charge[rows].astype(np.float64)
-    where = replay.instance[rows]
+    ones = np.ones(rows.size)
     everyone = np.ones(rows.size, np.bool_)
     stays = [(start, end, where, everyone)]
     if is_disaggregated(inputs):
@@ -285,8 +310,8 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     -------
     DataFrame
         One line an instance and interval of :data:`~smetric_model.simulate.prepare.BIN_S` inside
-        the window (the last may be shorter): ``instance``; ``start_s``, from the start of the
-        warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
+        the window (the last may be shorter): ``instance`` and its ``role``; ``start_s``, from the
+        start of the warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
         ``computed_prompt_tokens``, ``reused_prompt_tokens``, ``output_tokens``,
         ``total_tokens``); and averages over the interval (``inflight_requests``,
         ``inflight_tokens``, ``unprefilled_tokens``).
@@ -304,6 +329,7 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "instance": np.repeat(np.arange(instances), bins),
+            "role": np.repeat(_roles(prepared.inputs), bins),
             "start_s": np.tile(start / TICKS_PER_S, instances),
             "length_s": np.tile(length / TICKS_PER_S, instances),
             **{f"{k}_tokens": v.ravel() for k, v in _window_tokens(replay).items()},
@@ -423,7 +449,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
         "requests": len(requests),
         "unservable_ratio": float(np.mean(~servable)) if len(requests) else math.nan,
         "within_slo_ratio": float(within.sum() / servable.sum()) if servable.any() else math.nan,
-        "timed_out_ratio": 0.0 if servable.any() else math.nan,
+        **try_row(inputs, replay, requests),
         "inflight_requests_mean": float(
             inflight["requests"].sum() * inputs.window.bin_ticks / (window_s * TICKS_PER_S)
         ),
@@ -441,7 +467,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
     row |= _utilisations(inputs, replay, instances)
     if is_disaggregated(inputs):
         row |= _latencies(done, ("transfer_wait", "transfer"))
-        row |= _pool_utilisations(instances)
+        row |= _pool_utilisations(inputs, replay, instances)
     row["binding_resource"] = _binding(scenario, row, requests)
     row["note"] = "; ".join(notes)
     return Outcome(row, requests=requests, instances=instances)
@@ -496,30 +522,56 @@ def _first_placed(inputs: Inputs, replay: Replay) -> NDArray[np.int64]:
     return first
 
 
-def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+def nic_utilisations(inputs: Inputs, replay: Replay) -> tuple[FloatArray, FloatArray]:
+    """Return the shares of each node's network interfaces that transfers take, in and out.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Returns
+    -------
+    inward, outward : ndarray of float64, shape (nodes,)
+        Averaged over the window.
+    """
     fabric = inputs.fabric
-    nic = 0.0
-    if fabric.nodes > 1:
-        capacity = fabric.nodes * fabric.node_nic_bytes_per_s * _window_s(inputs)
-        nic = replay.nic_work_bytes / capacity
-    # every remote byte leaves one node and enters another
+    if fabric.nodes == 1:
+        return np.zeros(1), np.zeros(1)
+    reads, writes, kv_in, kv_out = replay.nic_work_bytes
+    others = fabric.nodes - 1
+    capacity = fabric.node_nic_bytes_per_s * _window_s(inputs)
+    inward = reads + (writes.sum() - writes) / others + kv_in
+    outward = writes + (reads.sum() - reads) / others + kv_out
+    return inward / capacity, outward / capacity
+
+
+def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+    # every remote byte leaves one node and enters another: the means are equal
+    inward, outward = nic_utilisations(inputs, replay)
     return {
         "compute_utilisation_ratio": float(instances["compute_utilisation_ratio"].mean()),
         "kv_utilisation_ratio": float(instances["kv_utilisation_ratio"].mean()),
-        "nic_in_utilisation_ratio": nic,
-        "nic_out_utilisation_ratio": nic,
+        "nic_in_utilisation_ratio": float(inward.mean()),
+        "nic_out_utilisation_ratio": float(outward.mean()),
         "pcie_utilisation_ratio": float(instances["pcie_utilisation_ratio"].mean()),
     }
 
 
-def _pool_utilisations(instances: pd.DataFrame) -> dict[str, float]:
-    """Means over the instances of each pool."""
-    columns = [f"{resource}_utilisation_ratio" for resource in ("compute", "kv", "pcie")]
-    return {
-        f"{pool}_{column}": float(lines[column].mean())
-        for pool, lines in instances.groupby("role")
-        for column in columns
-    }
+def _pool_utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+    """Means over the instances of each pool, and over the nodes that hold any of it."""
+    inward, outward = nic_utilisations(inputs, replay)
+    used = {}
+    for pool, lines in instances.groupby("role"):
+        for resource in ("compute", "kv", "pcie"):
+            column = f"{resource}_utilisation_ratio"
+            used[f"{pool}_{column}"] = float(lines[column].mean())
+        nodes = np.unique(lines["instance"] // inputs.fabric.instances_per_node)
+        used[f"{pool}_nic_in_utilisation_ratio"] = float(inward[nodes].mean())
+        used[f"{pool}_nic_out_utilisation_ratio"] = float(outward[nodes].mean())
+    return used
 
 
 def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) -> str:
@@ -527,14 +579,15 @@ def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) ->
     resources = ["compute", "kv", "nic_in", "nic_out", "pcie"]
     if "prefill_compute_utilisation_ratio" in row:
         # a decode pool steps nearly always, however few it serves: too slow, it misses the TPOT SLO
-        resources = ["prefill_compute", "prefill_kv", "prefill_pcie", "decode_kv", "decode_pcie"]
-        resources += ["nic_in", "nic_out"]
+        resources = ["prefill_compute"]
+        names = ("kv", "pcie", "nic_in", "nic_out")
+        resources += [f"{pool}_{name}" for pool in ("prefill", "decode") for name in names]
     used = {name: row[f"{name}_utilisation_ratio"] for name in resources}
     busiest = max(used, key=lambda name: used[name])
     attained = row["within_slo_ratio"]
     if used[busiest] >= _SATURATED or not attained < scenario.slo.attainment:
         return busiest
     limit = scenario.slo.ttft_s(requests["prompt_tokens"])
-    late = (requests["ttft_s"] > limit).sum()
+    late = (requests["ttft_s"] > limit).sum() + requests["status"].isin(GIVEN_UP[1:]).sum()
     slow = (requests["tpot_s"] > scenario.slo.tpot_s).sum()
     return "ttft" if late >= slow else "tpot"

@@ -49,6 +49,14 @@ def test_tables_for_people_and_files(tmp_path) -> None:
     assert set(series["instance"]) == {0, 1}
 
 
+def test_clients_that_give_up() -> None:
+    done = run(*FIXED, "--timeout", "20", "--retries", "1", "--backoff", "0.1", "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["retries"] > 0
+    assert outcome["timed_out_ratio"] > 0
+
+
 def test_scenario_file_with_options(tmp_path, small_trace) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(

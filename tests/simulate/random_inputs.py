@@ -8,7 +8,7 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import Clients, Engine, Fabric, Inputs, Requests, Signals, Window
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -64,6 +64,10 @@ def random_inputs(seed: int) -> Inputs:
     session = np.array([row[0] for row in rows])
     prompt = np.array([row[3] for row in rows])
     output = rng.integers(1, 40, n)
+    extra = np.random.default_rng([seed, 2])  # clients, preemption
+    preempt = bool(extra.random() < 0.5)
+    if preempt:  # with outputs that are long beside the pool
+        output *= int(extra.choice([1, 3, 10]))
     previous, following, last = np.full(n, -1), np.full(n, -1), {}
     for k in range(n):
         if session[k] in last:
@@ -84,12 +88,21 @@ def random_inputs(seed: int) -> Inputs:
     instances = prefill = int(rng.integers(1, 6))
     if pools.random() < 0.5:
         instances += int(pools.integers(1, 5))
+    if preempt and extra.random() < 0.7:  # all of them meet in one pool
+        instances = prefill = 1
     fabric_nodes = -(-instances // per_node)
     size = np.arange(longest // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
     settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
+    timeout = float(extra.choice([-1.0, -1.0, -1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
+    timeout = timeout if prefill == instances else -1.0
+    clients = Clients(
+        timeout_ticks=-1 if timeout < 0 else to_ticks(timeout),
+        retries=int(extra.choice([0, 1, 3])),
+        backoff_ticks=to_ticks(float(extra.choice([0.0, 0.0, 0.01, 0.3]))),
+    )
     warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
     return Inputs(
         requests=Requests(
@@ -115,6 +128,7 @@ def random_inputs(seed: int) -> Inputs:
             max_running_requests=running,
             block_tokens=engine_block,
             cache_block_tokens=block,
+            preempt=int(preempt and prefill == instances),
         ),
         fabric=Fabric(
             instances=instances,
@@ -153,4 +167,5 @@ def random_inputs(seed: int) -> Inputs:
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
         ),
+        clients=clients,
     )

@@ -28,8 +28,12 @@ def inputs_of(
     prefill_instances=None,
     window_s=None,
     warmup_s=0.0,
+    **parts,
 ) -> Inputs:
-    """Open loop, no host time, no global tier; everything arrives inside the window."""
+    """Open loop, no host time, no global tier; everything arrives inside the window.
+
+    ``parts`` are further fields of the inputs, such as ``clients``.
+    """
     n = len(arrival_s)
     prompt = np.broadcast_to(prompt_tokens, n).astype(np.int64)
     output = np.broadcast_to(output_tokens, n).astype(np.int64)
@@ -94,6 +98,7 @@ def inputs_of(
         model=model,
         decode=decode_tables(model, max_running_requests),
         policy=make_policy("load-balance"),
+        **parts,
     )
 
 

@@ -119,7 +119,6 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("client.timeout_s", 60.0),
         ("global_tier.write", "back"),
         ("global_tier.peer_fetch", True),
     ],
