@@ -262,6 +262,65 @@ def stay_against_largest(
 
 
 @njit(cache=True)
+def least_loaded_share(at_least: FloatArray, law: FloatArray, of: float) -> FloatArray:
+    """(G_l^of - G_{l+1}^of) / p_l: what a flow to the least loaded of ``of`` brings to each load.
+
+    Parameters
+    ----------
+    at_least, law : ndarray, shape (levels,)
+        G_l = P(load >= l), and p.
+    of : float
+        How many the least loaded is chosen from; need not be whole.
+    """
+    result = np.empty(law.size)
+    for k in range(law.size):
+        above = at_least[k]
+        if above <= 1e-300:
+            result[k] = 0.0 if of > 1.0 else 1.0
+            continue
+        share = min(law[k] / above, 1.0)
+        if share < 1e-9:
+            result[k] = min(of * above ** (of - 1.0), 1e6)
+        elif share >= 1.0:
+            result[k] = above**of / law[k]
+        else:
+            result[k] = above**of * -math.expm1(of * math.log1p(-share)) / law[k]
+    return result
+
+
+@njit(cache=True)
+def spill_ratios(
+    limits: FloatArray, at_least: FloatArray, holders: FloatArray, instances: float
+) -> FloatArray:
+    """Share of requests placed beside the holders of their prefix, for several numbers of these.
+
+    Parameters
+    ----------
+    limits, at_least, instances
+        As in :func:`place_by_prefix`.
+    holders : ndarray, shape (k,)
+        Numbers of holders.
+    """
+    count, levels = limits.shape
+    result = np.zeros(holders.size)
+    for k in range(holders.size):
+        others = max(instances - holders[k], 0.0)
+        if others == 0.0:
+            continue
+        before = 1.0
+        for load in range(levels):
+            upper = at_least[load + 1] ** others if load + 1 < levels else 0.0
+            least = before - upper
+            before = upper
+            if least < 1e-14:
+                continue
+            for row in range(count):
+                result[k] += least * _least_at_least(at_least, limits[row, load], holders[k])
+        result[k] /= count
+    return result
+
+
+@njit(cache=True)
 def _least_at_least(at_least: FloatArray, load: float, of: float) -> Any:
     """P(the least of ``of`` instances >= load), smoothed over one unit of load."""
     place = load + 0.5

@@ -162,11 +162,7 @@ class Closure:
 
     def sink(self, at_least: FloatArray, law: FloatArray, of: int) -> FloatArray:
         """Share of a flow to the least loaded of ``of`` that each load receives, per instance."""
-        share = np.clip(law / np.maximum(at_least, 1e-300), 0.0, 1.0)
-        small = share < 1e-9
-        with np.errstate(divide="ignore", invalid="ignore"):
-            exact = at_least**of * -np.expm1(of * np.log1p(-share)) / law
-        return np.where(small, of * at_least ** (of - 1), exact)
+        return kernels.least_loaded_share(at_least, law, float(of))
 
     def start_holders(self) -> FloatArray:
         """Everybody holds every prefix."""

@@ -315,16 +315,18 @@ class Crowding:
             for into, table in ((first, self.first[g]), (later, self.later[g])):
                 limits = self._at(table, at_least)
                 to_holder, to_other, spill = kernels.place_by_prefix(limits, at_least, m, n)
-                flow = to_holder * _sink(at_least, law, m)
+                flow = to_holder * kernels.least_loaded_share(at_least, law, m)
                 if m < n:
-                    flow = flow + to_other * _sink(at_least, law, n - m)
+                    flow = flow + to_other * kernels.least_loaded_share(at_least, law, n - m)
                 into += self.share[g] * _normal(flow, law)
             holding = self._at(self.holding[g], at_least)
             stay += self.share[g] * kernels.stay_beside_holders(holding, empty, at_least, m, n)
             # those who leave go where somebody is idle enough, holders first
-            flow = _leave_at(holding, seen) * _sink(at_least, law, max(m - 1.0, 1e-6))
+            flow = _leave_at(holding, seen) * kernels.least_loaded_share(
+                at_least, law, max(m - 1.0, 1e-6)
+            )
             if m < n:
-                away = _leave_at(empty, seen) * _sink(at_least, law, n - m)
+                away = _leave_at(empty, seen) * kernels.least_loaded_share(at_least, law, n - m)
                 flow = (1 - spill) * _normal(flow, law) + spill * _normal(away, law)
             moving += self.share[g] * _normal(flow, law)
         return Placement(first, later, moving, stay)
@@ -359,9 +361,10 @@ class Crowding:
         holders : float
             Instances that hold the prefix.
         """
+        at = np.array([holders])
         n = float(self.cluster.instances)
         first, later = (
-            float(kernels.place_by_prefix(self._at(table, at_least), at_least, holders, n)[2])
+            float(kernels.spill_ratios(self._at(table, at_least), at_least, at, n)[0])
             for table in (self.first[group], self.later[group])
         )
         return first, later
@@ -372,9 +375,10 @@ class Crowding:
         """Law of the number of holders of a prefix of a group; see :func:`holders_law`."""
         n = self.cluster.instances
         nodes = np.unique(np.minimum(2.0 ** np.arange(0, int(np.log2(n)) + 1), n - 1.0))
-        shares = np.ones((2, nodes.size))
-        for k, m in enumerate(nodes):
-            shares[:, k] = self.spills(group, at_least, float(m))
+        shares = [
+            kernels.spill_ratios(self._at(table, at_least), at_least, nodes, float(n))
+            for table in (self.first[group], self.later[group])
+        ]
         count = np.arange(n + 1, dtype=float)
         spill = np.array(
             [np.exp(np.interp(count, nodes, np.log(np.maximum(row, 1e-200)))) for row in shares]
@@ -395,15 +399,6 @@ def _leave_at(limits: FloatArray, seen: FloatArray) -> FloatArray:
     low = place.astype(int)
     share = place - low
     return np.asarray(((1 - share) * above[low] + share * above[low + 1]).mean(axis=0))
-
-
-def _sink(at_least: FloatArray, law: FloatArray, of: float) -> FloatArray:
-    share = np.clip(law / np.maximum(at_least, 1e-300), 0.0, 1.0)
-    small = share < 1e-9
-    with np.errstate(divide="ignore", invalid="ignore"):
-        exact = at_least**of * -np.expm1(of * np.log1p(-share)) / law
-        limit = of * np.maximum(at_least, 1e-300) ** (of - 1)
-    return np.where(small, np.minimum(limit, 1e6), exact)
 
 
 def _holders(

@@ -140,5 +140,7 @@ def test_against_the_toy(run_toy, name, count, instances, load):
     shares = toy.first_turns[:4]
     total = shares.sum(axis=1)
     serving = total * (total - 1) / (shares * (shares - 1)).sum(axis=1)
-    predicted = solved.prefixes.serving_instances(200_000 / rate)[:4]
-    np.testing.assert_allclose(predicted, serving, rtol=0.75)
+    # those of the moment, and those of hours if holders came and went independently, bracket it
+    now, later = (solved.prefixes.serving_instances(t)[:4] for t in (0.0, 200_000 / rate))
+    assert np.all(serving > 0.65 * now)
+    assert np.all(serving < 1.4 * later)
