@@ -345,12 +345,13 @@ class Crowding:
         """
         means = np.empty(self.size)
         for g in range(self.size):
-            law, _ = self.holders_of_group(g, float(self.each[g]), at_least, leave, sojourn_s)
+            spills = self.spills(g, at_least)
+            law, _ = _holders(self.cluster, float(self.each[g]), spills, leave, sojourn_s)
             means[g] = law @ np.arange(law.size)
         return means
 
-    def spills(self, group: int, at_least: FloatArray, holders: float) -> tuple[float, float]:
-        """Shares of a group's first turns and leaving follow-ups placed beside its holders.
+    def spills(self, group: int, at_least: FloatArray) -> FloatArray:
+        """Shares of a group's placements beside its holders, by number of holders.
 
         Parameters
         ----------
@@ -358,22 +359,14 @@ class Crowding:
             Group of frameworks.
         at_least : ndarray, shape (levels,)
             P(load >= l).
-        holders : float
-            Instances that hold the prefix.
-        """
-        at = np.array([holders])
-        n = float(self.cluster.instances)
-        first, later = (
-            float(kernels.spill_ratios(self._at(table, at_least), at_least, at, n)[0])
-            for table in (self.first[group], self.later[group])
-        )
-        return first, later
 
-    def holders_of_group(
-        self, group: int, popularity: float, at_least: FloatArray, leave: float, sojourn_s: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Law of the number of holders of a prefix of a group; see :func:`holders_law`."""
+        Returns
+        -------
+        ndarray, shape (2, N + 1)
+            Of first turns, and of follow-ups that leave their home.
+        """
         n = self.cluster.instances
+        # falls fast in the number of holders: a few numbers, the rest by its logarithm
         nodes = np.unique(np.minimum(2.0 ** np.arange(0, int(np.log2(n)) + 1), n - 1.0))
         shares = [
             kernels.spill_ratios(self._at(table, at_least), at_least, nodes, float(n))
@@ -384,7 +377,7 @@ class Crowding:
             [np.exp(np.interp(count, nodes, np.log(np.maximum(row, 1e-200)))) for row in shares]
         )
         spill[:, 0], spill[:, -1] = 1.0, 0.0
-        return _holders(self.cluster, popularity, spill[0], spill[1], leave, sojourn_s)
+        return spill
 
 
 def _normal(flow: FloatArray, law: FloatArray) -> FloatArray:
@@ -404,8 +397,7 @@ def _leave_at(limits: FloatArray, seen: FloatArray) -> FloatArray:
 def _holders(
     cluster: RoutedCluster,
     popularity: float,
-    spill_first: FloatArray,
-    spill_later: FloatArray,
+    spills: FloatArray,
     leave: float,
     sojourn_s: float,
 ) -> tuple[FloatArray, FloatArray]:
@@ -415,7 +407,7 @@ def _holders(
     rate = cluster.arrival_rate_rps * popularity
     follow = cluster.turns.follow_up_ratio
     moving = follow * min(max(leave, 0.0), 1.0)
-    births = rate * ((1 - follow) * spill_first + moving * spill_later)
+    births = rate * ((1 - follow) * spills[0] + moving * spills[1])
     births[0] = rate
     tau = known.retention_s
     stay_s = sojourn_s + (follow - moving) * cluster.think_time.mean_within_s(tau)
@@ -451,26 +443,26 @@ def holders_of(
     """
     n = cluster.instances
     count = np.arange(n + 1, dtype=float)
+    blind = np.stack((1 - count / n, 1 - count / n))
+    by_group = (
+        [blind]
+        if crowding is None
+        else [crowding.spills(group, at_least) for group in range(crowding.size)]
+    )
     mean, spilled, meet, later, lost = np.zeros((5, frameworks.popularity.size))
     for k, popularity in enumerate(frameworks.popularity):
         if popularity == 0:
             meet[k] = later[k] = 1.0
             continue
+        spills = by_group[0 if crowding is None else int(crowding.group_of[k])]
+        law, loss = _holders(cluster, float(popularity), spills, leave, sojourn_s)
+        mean[k], lost[k] = law @ count, law @ loss
+        at_mean = [float(np.interp(mean[k], count, row)) for row in spills]
+        spilled[k] = at_mean[0]
         if crowding is None:
-            blind = 1 - count / n
-            law, loss = _holders(cluster, float(popularity), blind, blind, leave, sojourn_s)
-            mean[k], spilled[k], meet[k], later[k] = law @ count, law @ blind, 1 / n, 1 / n
-        else:
-            group = int(crowding.group_of[k])
-            law, loss = crowding.holders_of_group(
-                group, float(popularity), at_least, leave, sojourn_s
-            )
-            mean[k] = law @ count
-            m = float(np.clip(mean[k], 1, n))
-            held = float(law @ (1 / np.maximum(count, 1.0)))
-            free = float(law @ (1 / np.maximum(n - count, 1.0)))
-            spills = crowding.spills(group, at_least, m)
-            spilled[k] = spills[0]
-            meet[k], later[k] = ((1 - x) ** 2 * held + x**2 * free for x in spills)
-        lost[k] = law @ loss
+            meet[k] = later[k] = 1 / n
+            continue
+        held = float(law @ (1 / np.maximum(count, 1.0)))
+        free = float(law @ (1 / np.maximum(n - count, 1.0)))
+        meet[k], later[k] = ((1 - x) ** 2 * held + x**2 * free for x in at_mean)
     return PrefixHolders(n, mean, spilled, np.maximum(meet, 1 / n), np.maximum(later, 1 / n), lost)

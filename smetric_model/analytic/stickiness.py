@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic.load_laws import least_loaded_over_time
+from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
 from smetric_model.analytic.routing_closure import Closure, LinearNoise, State, saturated
@@ -34,7 +34,7 @@ from smetric_model.analytic.shared_prefixes import PrefixHolders, holders_of
 from smetric_model.analytic.stick_rules import StickRule
 from smetric_model.errors import ConvergenceError, UnstableError
 
-__all__ = ["LinearNoise", "Stickiness", "stickiness"]
+__all__ = ["LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
 
 FloatArray = NDArray[np.float64]
 
