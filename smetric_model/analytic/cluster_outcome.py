@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +67,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         **_hits(cluster, state),
         **_stickiness(cluster, state),
         **_limits(cluster, state),
-        "valid": True,
+        "valid": math.isinf(scenario.client.timeout_s),
         "note": "; ".join(_notes(cluster, state)),
     }
     values["inflight_requests_mean"] = rate * float(values["e2e_mean_s"])
@@ -259,6 +260,24 @@ def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, floa
     return result
 
 
+def _left_out(cluster: ColocatedCluster) -> list[str]:
+    """List what the scenario asks for and the closed form leaves out."""
+    scenario = cluster.scenario
+    router, tier = scenario.router, scenario.global_tier
+    ignored = (
+        ("client.timeout_s", math.isinf(scenario.client.timeout_s)),
+        ("router.hit_index", router.hit_index == "exact"),
+        ("router.load_age_s", router.load_age_s == 0),
+        ("router.load_source", router.load_source == "own"),
+        ("router.replicas", router.replicas == 1),
+        ("router.tie_break", router.tie_break == "least-loaded"),
+        ("global_tier.fetch", tier.fetch == "async"),
+        ("global_tier.peer_fetch", not tier.peer_fetch),
+    )
+    names = [name for name, modelled in ignored if not modelled]
+    return [f"not in these figures: {', '.join(names)}"] if names else []
+
+
 def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
     notes = list(state.notes)
     if cluster.fitted.carried_over:
@@ -266,5 +285,6 @@ def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
             f"efficiencies of {cluster.fitted.fitted_for} carried over to"
             f" {cluster.demand.instance.gpu.name}"
         )
+    notes += _left_out(cluster)
     notes += [f"{count} requests {reason}" for reason, count in cluster.demand.unservable.items()]
     return notes
