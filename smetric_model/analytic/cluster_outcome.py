@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
+from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         **_latencies(cluster, state),
         **_hits(cluster, state),
         **_stickiness(cluster, state),
+        **_imbalance(cluster, state),
         **_limits(cluster, state),
         "valid": math.isinf(scenario.client.timeout_s),
         "note": "; ".join(_notes(cluster, state)),
@@ -197,6 +199,29 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
         "migrated_evicted_ratio": routed.migrated_evicted_ratio,
         "migrated_other_ratio": routed.migrated_other_ratio + tied,
     }
+
+
+def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
+    """Imbalance columns; what a request adds is as unequal as in the trace."""
+    local, work = cluster.work.local, cluster.work
+    if cluster.instances < 2:
+        return {}
+    session = cluster.demand.session_reuse.session[local.rows]
+    total = local.prompt + work.output_tokens
+    ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
+    new = np.maximum(local.prompt - state.hits.tokens, 1.0)
+    weights = {
+        "processed_tokens": RequestWeights.of(total, session),
+        "inflight_tokens": RequestWeights.of(
+            total, session, present_s=ttft + step * work.output_tokens
+        ),
+        # a prompt waits longer the more of it is new
+        "unprefilled_tokens": RequestWeights.of(new, session, present_s=new, duration_s=ttft),
+    }
+    columns = imbalance_columns(
+        state.routed, weights, observed_s=cluster.scenario.workload.window_s
+    )
+    return {name: value for name, value in columns.items() if np.isfinite(value)}
 
 
 def _limits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float | str]:
