@@ -5,8 +5,9 @@ report (Markdown) and writes a tidy table, one line a scenario and quantity.
 
 Errors compare means over the seeds of a scenario, on the same traces.  *Noise* is the standard
 error of the simulated mean (standard deviation over seeds ÷ √seeds), on the same scale as the
-error.  Scenarios whose simulation finds no steady state (requests take longer and longer, or do
-not end) are counted apart, with what ``predict`` says of them.
+error, for as many seeds as were predicted.  Scenarios whose simulation finds no steady state
+(requests take longer and longer, or do not end) are counted apart, with what ``predict`` says of
+them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, p
                     every = np.mean([row["total_tps"] for row, _ in pairs])
                     scale = max(scale, LEAST_WITHIN_SLO * float(every))
             error = (answer.mean() - truth.mean()) / scale
-            several = truth.size > 1
+            every_seed = np.array([quantity.value(row) for row in done])
+            several = every_seed.size > 1
             lines.append(
                 {
                     "quantity": quantity.label,
