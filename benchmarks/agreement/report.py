@@ -53,18 +53,20 @@ QUANTITIES = (
 STRATA = ("<.5", ".5-.8", ".8-.95")
 #: tokens/s within SLO below this share of all tokens/s are measured against that share
 LEAST_WITHIN_SLO = 0.1
-#: no steady state where times grow by this factor from the window's first third to its last
-GROWTH = 1.5
+#: no steady state where times grow by this factor from the window's first third to its last, or
+#: where sessions wait so long that no more than this share of the design's rate comes about
+GROWTH, REALISED = 1.5, 0.9
 
 
-def no_steady_state(rows: list[dict[str, Any]]) -> bool:
-    """Whether the simulation of a scenario drifts or saturates."""
+def no_steady_state(rows: list[dict[str, Any]], rate_rps: float) -> bool:
+    """Whether the simulation of a scenario of this rate drifts or saturates."""
     done = [row for row in rows if row["status"] == "done"]
     if not done:
         return False
     growth = np.median([row["growth"] for row in done])
     unfinished = sum(not row["valid"] for row in done)
-    return bool(growth > GROWTH or 2 * unfinished > len(done))
+    slow = np.mean([row["arrival_rate_rps"] for row in done]) < REALISED * rate_rps
+    return bool(growth > GROWTH or slow or 2 * unfinished > len(done))
 
 
 def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -88,7 +90,7 @@ def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, p
             "simulate": _status(simulated),
             "predict": _status(predicted),
             "error": next((row["error"] for row in predicted + simulated if "error" in row), ""),
-            "steady": bool(done) and not no_steady_state(simulated),
+            "steady": bool(done) and not no_steady_state(simulated, point.rate_rps),
             "utilisation": np.mean([r["compute_utilisation_ratio"] for r in done]) if done else 0.0,
             "growth": np.median([row["growth"] for row in done]) if done else np.nan,
             "simulate_cpu_s": sum(r["cpu_s"] + r.get("trace_cpu_s", 0) for r in simulated),
