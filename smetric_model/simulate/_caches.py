@@ -29,6 +29,7 @@ __all__ = [
     "admit_path",
     "all_hits",
     "catch_up_index",
+    "drop_cache",
     "global_hit",
     "global_touch",
     "global_write",
@@ -36,6 +37,7 @@ __all__ = [
     "place_blindly",
     "release_path",
     "seen_hits",
+    "shrink_stored",
     "take",
 ]
 
@@ -262,6 +264,24 @@ def release_path(p, request, instance, instances, block_tokens):
 
 
 @part
+def drop_cache(p, instance, now):
+    """Lose everything that an instance caches, when nothing is in use."""
+    s, w = tables(p)
+    instances = w.fabric.prefill_instances
+    slot = s.instance[instance].oldest
+    while slot >= 0:
+        newer = s.slots[slot].newer
+        if w.signals.hit_index == DELAYED:
+            _log_index(p, now, s.slots[slot].node * instances + instance, 0)
+        _free_slot(p, instances, instance, slot)
+        slot = newer
+    s.instance[instance].oldest = -1
+    s.instance[instance].newest = -1
+    s.instance[instance].free += s.instance[instance].evictable
+    s.instance[instance].evictable = 0
+
+
+@part
 def account(p, instance, now):
     """Add up the KV of an instance's requests over time, when it has changed."""
     s, w = tables(p)
@@ -318,6 +338,16 @@ def _global_append(p, node):
     else:
         s.count[GLOBAL_HEAD] = node
     s.count[GLOBAL_TAIL] = node
+
+
+@part
+def shrink_stored(p, node, kept):
+    """Leave only the first blocks of a node in the global tier."""
+    s, _ = tables(p)
+    s.count[GLOBAL_USED] -= s.store[node].stored - kept
+    s.store[node].stored = kept
+    if kept == 0:
+        _global_unlink(p, node)
 
 
 @part

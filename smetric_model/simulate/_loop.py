@@ -24,6 +24,7 @@ from smetric_model.simulate._caches import (
     release_path,
     seen_hits,
 )
+from smetric_model.simulate._faults import on_fault
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
@@ -52,13 +53,16 @@ from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, t
 from smetric_model.simulate._state import (
     ADMITTED,
     ARRIVED,
+    AVAILABLE,
     DECODE,
     EVENTS,
     EXPIRY_END,
     EXPIRY_NEXT,
     FAILED,
+    FAULT_NEXT,
     FIXED_NEXT,
     FULL,
+    GLOBAL_CAPACITY,
     HOST,
     INDEX_END,
     LOAD_END,
@@ -75,15 +79,17 @@ from smetric_model.simulate._state import (
     STALE,
     STEPS,
     TRIES,
+    UNSENT,
     WAITING,
 )
 from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
 from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
+from smetric_model.simulate.inputs import FAILED as BROKEN
 from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _READY, _EXPIRY = 2 << KIND, 4 << KIND, 5 << KIND
+_FETCHED, _READY, _EXPIRY, _FAULT = 2 << KIND, 4 << KIND, 5 << KIND, 6 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
@@ -118,6 +124,11 @@ def loop(p, first, skip):
                 other, name = s.expiry[entry].tick, _EXPIRY + entry
                 if source < 0 or other < tick or (other == tick and name < code):
                     tick, code, source = other, name, 3
+        if s.count[FAULT_NEXT] < w.faults.size:
+            entry = s.count[FAULT_NEXT]
+            other, name = w.faults[entry].tick, _FAULT + entry
+            if source < 0 or other < tick or (other == tick and name < code):
+                tick, code, source = other, name, 4
         if source < 0:
             break
         if tick >= w.window.end and s.count[PENDING] == 0:
@@ -161,6 +172,9 @@ def loop(p, first, skip):
             wake = end_try(p, s.expiry[index].request, TIMED_OUT, now)
             if wake >= 0:
                 wake = _wake(p, wake, now, True)
+        elif kind == 6:
+            s.count[FAULT_NEXT] += 1
+            on_fault(p, index, now)
         elif s.request[index].due != now or s.request[index].stage != HOST:
             s.count[STALE] -= 1  # of a try that has ended
         else:
@@ -265,6 +279,13 @@ def _on_arrival(p, request, now):
     s.out[request].placed = now
     if w.clients.timeout_ticks >= 0:
         note_expiry(p, request, now)
+    s.request[request].stage = UNSENT
+    if s.count[AVAILABLE] == 0:
+        s.out[request].instance = -1
+        s.out[request].reason = -1
+        s.out[request].charge = 0
+        end_try(p, request, BROKEN, now)
+        return
     prompt = w.requests[request].prompt_tokens
     catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
@@ -300,6 +321,9 @@ def _on_arrival(p, request, now):
         change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
+    if s.instance[chosen].down:
+        end_try(p, request, BROKEN, now)
+        return
     due = now + w.requests[request].host_ticks
     s.request[request].due = due
     s.request[request].stage = HOST
@@ -499,7 +523,7 @@ def _prefilled(p, instance, request, behind, now):
         if w.engine.preempt:
             set_growth(p, instance, request)
     if w.fabric.global_blocks > 0:
-        written = global_write(p, request, w.fabric.global_blocks)
+        written = global_write(p, request, s.count[GLOBAL_CAPACITY])
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)

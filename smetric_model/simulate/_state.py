@@ -50,10 +50,14 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     NOW,
     FIXED_NEXT,
     ADMITTED,
-) = range(29)
+    FAULT_NEXT,
+    AVAILABLE,
+    NODES_UP,
+    GLOBAL_CAPACITY,
+) = range(33)
 
 #: where a request is: ``State.request.stage``
-NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
+NOWHERE, UNSENT, HOST, WAITING, PREFILL, DECODE = range(6)
 
 #: places in State.room: counts above which a table must grow before the next event
 ROOM_STALE, ROOM_FAILED, ROOM_EXPIRY, ROOM_LOAD, ROOM_INDEX = range(5)
@@ -98,6 +102,7 @@ _INSTANCE = _record(
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
         " decode_steps context step_start run_steps held held_since busy_ticks coming",
         "f8": "held_token_ticks pcie_bytes",
+        "i1": "down",
         "?": "step_is_run",
     }
 )
@@ -110,6 +115,7 @@ _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
 _EXPIRY = _record({"i8": "tick request"})
+_FAULT = _record({"i8": "tick what where"})
 _FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
@@ -127,6 +133,7 @@ class World(NamedTuple):
     policy: Any
     signals: Any
     clients: Any
+    faults: Any  # (faults,)
 
 
 class CompiledClients(NamedTuple):
@@ -178,6 +185,7 @@ class State(NamedTuple):
     hits: Any
     active: Any
     available: Any
+    intact: Any  # scratch
     keys: Any
 
 
@@ -218,12 +226,14 @@ def new_world(inputs: Inputs) -> World:
         policy=pack(inputs.policy),
         signals=inputs.signals,
         clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
+        faults=_table(_FAULT, inputs.faults.tick.size, **inputs.faults._asdict()),
     )
 
 
 def _repeats(inputs: Inputs) -> bool:
     """Whether a request may have to be worked on more than once, so that tables may fill up."""
-    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
+    failing = inputs.clients.timeout_ticks >= 0 or inputs.faults.tick.size > 0
+    return failing or bool(inputs.engine.preempt)
 
 
 def new_state(inputs: Inputs) -> State:
@@ -259,8 +269,10 @@ def new_state(inputs: Inputs) -> State:
         events, failed = 3 * requests + 1, 2 * requests
         expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
         load_changes = 2 * load_changes
-    count = ints(29)
+    count = ints(33)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, POOL_FIRST, POOL_LAST]] = -1
+    count[AVAILABLE], count[NODES_UP] = prefill, fabric.nodes
+    count[GLOBAL_CAPACITY] = fabric.global_blocks
     transfers = (instances - prefill) * engine.max_running_requests
     state = State(
         count=count,
@@ -308,6 +320,7 @@ def new_state(inputs: Inputs) -> State:
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(prefill),
         active=ints(prefill),
+        intact=np.zeros(nodes if inputs.faults.tick.size else 0, np.bool_),
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
-from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
+from smetric_model.simulate.try_laws import fault_laws, load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -87,6 +87,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_work(inputs, replay),
         *try_laws(inputs, replay),
         *preemption_laws(inputs, replay),
+        *fault_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
@@ -98,7 +99,7 @@ def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         yield Violation("a request arrives once", "an arrival stands twice")
     if not np.array_equal(np.flatnonzero(replay.arrival >= 0), np.sort(rows)):
         yield Violation("arrivals are those with an arrival time", "they differ")
-    placed = replay.instance[rows] >= 0
+    placed = (replay.instance[rows] >= 0) | (replay.failed_tries[rows] > 0)
     if not np.array_equal(placed, inputs.requests.unservable[rows] == 0):
         yield Violation("servable requests are placed, no others", "they differ")
     if (np.diff(replay.arrival[rows]) < 0).any():
@@ -247,7 +248,7 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         covered,
     )
     # a request that was preempted may wait for one whose KV is being fetched
-    idle = inputs.fabric.stall or replay.preemptions.any()
+    idle = inputs.fabric.stall or replay.preemptions.any() or inputs.faults.tick.size
     wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))

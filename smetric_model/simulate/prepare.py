@@ -26,6 +26,7 @@ from smetric_model.analytic.memory import (
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.errors import SpecError
+from smetric_model.simulate.faults import Faults, faults_of
 from smetric_model.simulate.inputs import (
     Clients,
     Engine,
@@ -85,6 +86,12 @@ def check_simulated(scenario: Scenario) -> None:
     """
     tier = scenario.global_tier
     refused = (
+        (
+            "failures with disaggregated serving",
+            f"{len(scenario.failures)} tables",
+            not scenario.failures or scenario.cluster.serving == "colocated",
+            "none",
+        ),
         (
             "engine.kv_admission with disaggregated serving",
             scenario.engine.kv_admission,
@@ -171,8 +178,14 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             token_load=int(scenario.router.balances_tokens(scenario.cluster.serving)),
         ),
         clients=_clients(scenario),
+        faults=_faults(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
+
+
+def _faults(scenario: Scenario) -> Faults:
+    cluster = cluster_of(scenario)
+    return faults_of(scenario, cluster.instances, cluster.instances_per_node, cluster.nodes)
 
 
 def _clients(scenario: Scenario) -> Clients:
