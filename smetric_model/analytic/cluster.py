@@ -161,8 +161,10 @@ class ColocatedCluster:
         self.cluster = cluster_of(scenario)
         #: instances that the router chooses from
         self.instances = self.cluster.prefill_instances or self.cluster.instances
-        self.model = step_model(demand.instance)
-        self.fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+        if "engine" not in demand.kept:  # read from files: once a workload
+            fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+            demand.kept["engine"] = (step_model(demand.instance, fitted), fitted)
+        self.model, self.fitted = demand.kept["engine"]
         block = int(demand.trace.block_tokens or demand.instance.block_tokens)
         self.policy = policy_of(scenario, demand.instance, self.model, block)
         self.links = Links(
