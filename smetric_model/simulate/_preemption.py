@@ -2,6 +2,7 @@
 
 The rules are those of :mod:`smetric_model.simulate.reference_preemption`.
 """
+# In a request that decodes, ``due`` is the decode step at which it needs its next block.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def make_room(p, instance, now):
         growing = 0
         steps = s.instance[instance].decode_steps
         for place in range(s.instance[instance].decoding_count):
-            if s.request[s.decoding[instance, place]].grow_at <= steps:
+            if s.request[s.decoding[instance, place]].due <= steps:
                 growing += 1
         if growing == 0:
             return preempted
@@ -32,8 +33,8 @@ def make_room(p, instance, now):
         preempted = True
     for place in range(s.instance[instance].decoding_count):
         request = s.decoding[instance, place]
-        if s.request[request].grow_at <= steps:
-            s.request[request].grow_at += w.engine.block_tokens
+        if s.request[request].due <= steps:
+            s.request[request].due += w.engine.block_tokens
             s.request[request].private += w.engine.block_tokens
     return preempted
 
@@ -46,7 +47,7 @@ def set_growth(p, instance, request):
     length = w.requests[request].prompt_tokens + s.request[request].made - 1
     block = w.engine.block_tokens
     room = (length + block - 1) // block * block - length
-    s.request[request].grow_at = s.instance[instance].decode_steps + room
+    s.request[request].due = s.instance[instance].decode_steps + room
 
 
 @part
@@ -55,7 +56,7 @@ def steps_to_growth(p, instance, steps):
     s, _ = tables(p)
     done = s.instance[instance].decode_steps
     for place in range(s.instance[instance].decoding_count):
-        steps = min(steps, s.request[s.decoding[instance, place]].grow_at - done)
+        steps = min(steps, s.request[s.decoding[instance, place]].due - done)
     return steps
 
 

@@ -82,7 +82,7 @@ _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
-        "i8": "finish_at due grow_at",
+        "i8": "finish_at due",
         "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
         "i1": "stage legs",
         "?": "fetching",
@@ -91,8 +91,8 @@ _REQUEST = _record(
 _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
-        " gave_up instance reason local_tokens fetched_tokens charge failed_tries"
-        " preemptions repeated_tokens"
+        " gave_up instance reason local_tokens fetched_tokens",
+        "i4": "charge failed_tries preemptions repeated_tokens",
     }
 )
 #: results that are −1 where something did not happen
@@ -377,7 +377,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         slot = state.slot.reshape(nodes, instances)
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
-        **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        **{name: state.out[name].astype(np.int64) for name in _OUT.names or ()},
         failed=FailedTries(
             *(
                 np.ascontiguousarray(state.failed[name][: count[FAILED]])
