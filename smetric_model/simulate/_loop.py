@@ -13,14 +13,12 @@ from smetric_model.simulate._caches import (
     admit_path,
     all_hits,
     catch_up_index,
-    global_hit,
-    global_touch,
-    global_write,
     insert_path,
     place_blindly,
     release_path,
     seen_hits,
 )
+from smetric_model.simulate._eviction import session_arrived, session_over, use_is_over
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
@@ -34,6 +32,7 @@ from smetric_model.simulate._links import (
     start_nic,
     start_pcie,
 )
+from smetric_model.simulate._runs import runs_hit, runs_touch, runs_write_path
 from smetric_model.simulate._state import (
     ARRIVED,
     EVENTS,
@@ -44,7 +43,8 @@ from smetric_model.simulate._state import (
     RUNS,
     STEPS,
 )
-from smetric_model.simulate.inputs import BLIND, EXACT
+from smetric_model.simulate._store import global_hit, global_touch, global_write
+from smetric_model.simulate.inputs import BLIND, CLAIRVOYANT, DEAD_FIRST, EXACT
 from smetric_model.simulate.steps import prefill_ticks, run_ticks, step_ticks
 
 __all__ = ["loop"]
@@ -162,9 +162,14 @@ def _on_arrival(p, request, now):
     s.order[s.count[ARRIVED]] = request
     replica = s.count[ARRIVED] % w.signals.replicas
     s.count[ARRIVED] += 1
+    sessions = _has(p, DEAD_FIRST)
     if w.requests[request].unservable:
+        if sessions:
+            session_over(p, request, w.fabric.instances)
         _next_turn(p, request, now)
         return
+    if sessions:
+        session_arrived(p, request)
     if w.window.start <= now < w.window.end:
         s.count[PENDING] += 1
     prompt = w.requests[request].prompt_tokens
@@ -202,6 +207,12 @@ def _on_arrival(p, request, now):
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.instances)
     push_event(p, now + w.requests[request].host_ticks, _READY + request)
+
+
+@part
+def _has(p, eviction):
+    _, w = tables(p)
+    return w.tiers.local_eviction == eviction or w.tiers.global_eviction == eviction
 
 
 @part
@@ -481,7 +492,10 @@ def _prefilled(p, instance, request, computing, now):
         )
         s.instance[instance].context += w.requests[request].prompt_tokens + 1
     if w.fabric.global_blocks > 0:
-        written = global_write(p, request, w.fabric.global_blocks)
+        if w.tiers.runs:
+            written = runs_write_path(p, request, w.fabric.global_blocks)
+        else:
+            written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + computing > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
@@ -499,6 +513,8 @@ def _complete(p, instance, request, now):
     _change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
+    if _has(p, DEAD_FIRST):
+        session_over(p, request, w.fabric.instances)
     _next_turn(p, request, now)
 
 
@@ -533,12 +549,15 @@ def _admit(p, instance, request, now):
     local = _usable(p, held, prompt)
     fetched = 0
     if w.fabric.global_blocks > 0:
-        stored = global_hit(p, request)
+        stored = runs_hit(p, request, held) if w.tiers.runs else global_hit(p, request)
         if stored > held:
             fetched = _usable(p, stored, prompt) - local
         if fetched > 0:
             if _start_fetch(p, instance, request, local, fetched, now):
-                global_touch(p, request)
+                if w.tiers.runs:
+                    runs_touch(p, request, stored)
+                else:
+                    global_touch(p, request)
                 s.request[request].fetching = True
             else:
                 fetched = 0
@@ -546,6 +565,8 @@ def _admit(p, instance, request, now):
     s.out[request].fetched_tokens = fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
+    if _has(p, CLAIRVOYANT):
+        use_is_over(p, request, w.fabric.instances)
     return True
 
 

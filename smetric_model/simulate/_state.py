@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from smetric_model.routing.compiled import pack
-from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.inputs import (
+    BLIND,
+    CLAIRVOYANT,
+    DEAD_FIRST,
+    DELAYED,
+    Inputs,
+    Replay,
+    Tiers,
+)
+from smetric_model.simulate.plans import next_uses, session_roots
 
 __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
 
@@ -30,7 +39,15 @@ __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
     INDEX_END,
     LOAD_NEXT,
     LOAD_END,
-) = range(16)
+    INSERTED,
+    GLOBAL_DEAD,
+    GLOBAL_WRITTEN,
+    GLOBAL_EVICTED,
+    RUN_FREE,
+    RUN_END,
+    STORE_HEAP,
+) = range(23)
+COUNTS = 32
 
 
 def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
@@ -62,18 +79,28 @@ _ABSENT = (_OUT.names or ())[:10]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
-        " decode_steps context step_start run_steps held held_since busy_ticks",
+        " decode_steps context step_start run_steps held held_since busy_ticks last_dead unused",
         "f8": "held_token_ticks pcie_bytes",
         "?": "step_is_run",
     }
 )
 _SLOT = _record({"i4": "node held pins older newer"})
 _STORE = _record({"i4": "stored older newer"})
+_RUN = _record({"i4": "node low high older newer above dead"})
+_VICTIM = _record({"i4": "node low high"})
 _LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
 _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
+
+
+class Caching(NamedTuple):
+    """``Tiers``, and whether the global tier is that of ``_runs.py``."""
+
+    local_eviction: int
+    global_eviction: int
+    runs: int
 
 
 class World(NamedTuple):
@@ -88,6 +115,10 @@ class World(NamedTuple):
     model: Any
     policy: Any
     signals: Any
+    tiers: Any
+    root: Any  # (requests,) first row of the session, where sessions matter
+    use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
+    uses: Any  # requests that use a node, in order
 
 
 class State(NamedTuple):
@@ -113,7 +144,21 @@ class State(NamedTuple):
     generated_tokens: Any
     slot: Any  # (nodes · instances); −1 where nothing is cached or pinned
     slots: Any
+    unused_heap: Any  # (instances, slots), where the local tier is clairvoyant
+    place: Any  # (slots,)
+    dead: Any  # (slots,) demoted
+    users: Any  # (nodes,) requests of sessions under way
+    left: Any  # (requests,) requests of a session that are not done, at its first row
+    next_use: Any  # (nodes,) request
+    use_at: Any  # (nodes,) its place among the uses
+    passed: Any  # (requests,) admitted
     store: Any  # (nodes,) the global tier
+    store_dead: Any  # (nodes,)
+    run: Any  # the global tier in runs, see _runs.py
+    first_run: Any  # (nodes,)
+    store_heap: Any  # (nodes,)
+    store_place: Any
+    victim: Any  # pieces evicted at an admission
     link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
     tag: Any  # (3, requests): reads, writes, PCIe
     next_flow: Any  # (3, requests)
@@ -140,6 +185,12 @@ def new_world(inputs: Inputs) -> World:
     requests, nodes, decode = inputs.requests, inputs.nodes, inputs.decode
     size = requests.turn.size
     names = [name for name in _REQUEST_INPUT.names or () if name not in ("leaf", "blocks")]
+    root = np.zeros(0, np.int32)
+    if _has(inputs.tiers, DEAD_FIRST):
+        root = session_roots(requests.previous)
+    use_first, uses = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    if _has(inputs.tiers, CLAIRVOYANT):
+        use_first, uses = next_uses(nodes)
     return World(
         requests=_table(
             _REQUEST_INPUT,
@@ -164,7 +215,22 @@ def new_world(inputs: Inputs) -> World:
         model=inputs.model,
         policy=pack(inputs.policy),
         signals=inputs.signals,
+        tiers=Caching(
+            inputs.tiers.local_eviction, inputs.tiers.global_eviction, _in_runs(inputs.tiers)
+        ),
+        root=root,
+        use_first=use_first,
+        uses=uses,
     )
+
+
+def _has(tiers: Tiers, eviction: int) -> bool:
+    return eviction in (tiers.local_eviction, tiers.global_eviction)
+
+
+def _in_runs(tiers: Tiers) -> int:
+    """Whether the global tier may hold other than whole prefixes, or not in order of use."""
+    return int(tiers.global_eviction == CLAIRVOYANT)
 
 
 def new_state(inputs: Inputs) -> State:
@@ -174,7 +240,7 @@ def new_state(inputs: Inputs) -> State:
     nodes = inputs.nodes.parent.size
     # a node that is cached or pinned has a block in the pool
     most = engine.pool_tokens // engine.cache_block_tokens + 1
-    slots = min(instances * most, max(nodes * instances, 1))
+    slots = min(instances * most, max(nodes, 1) * instances)
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
 
@@ -191,8 +257,25 @@ def new_state(inputs: Inputs) -> State:
     elif signals.hit_index == DELAYED:
         seen = nodes * instances
         index_changes = 2 * inputs.nodes.path_sum() + requests
-    count = ints(16)
-    count[[GLOBAL_HEAD, GLOBAL_TAIL]] = -1
+    count = ints(COUNTS)
+    count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, RUN_FREE]] = -1
+    tiers, world_nodes = inputs.tiers, inputs.nodes
+    by_future, by_session = _has(tiers, CLAIRVOYANT), _has(tiers, DEAD_FIRST)
+    lines = slots if tiers.local_eviction == CLAIRVOYANT else 0
+    in_runs = bool(_in_runs(tiers))
+    runs = 0
+    if in_runs:
+        blocks = int((world_nodes.end - world_nodes.start).sum())
+        runs = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
+    left = np.zeros(0, np.int32)
+    if by_session:
+        left = np.bincount(session_roots(inputs.requests.previous), minlength=requests)
+    next_use, use_at = np.zeros(0, np.int32), ints(0)
+    if by_future:
+        use_first, uses = next_uses(world_nodes)
+        use_at = use_first[:-1].copy()
+        next_use = np.append(uses, requests)[use_at].astype(np.int32)
+        next_use[use_first[1:] == use_first[:-1]] = requests
     return State(
         count=count,
         nic_work=np.zeros(1),
@@ -207,6 +290,7 @@ def new_state(inputs: Inputs) -> State:
             free=engine.pool_tokens,
             oldest=-1,
             newest=-1,
+            last_dead=-1,
             waiting=-1,
             last_waiting=-1,
             step_start=-1,
@@ -223,7 +307,21 @@ def new_state(inputs: Inputs) -> State:
         generated_tokens=ints(instances, inputs.window.bins),
         slot=np.full(nodes * instances, -1, np.int32),
         slots=_table(_SLOT, slots, older=-1, newer=free_slots),
-        store=_table(_STORE, nodes, older=-1, newer=-1),
+        unused_heap=np.zeros((instances, lines // instances), np.int32),
+        place=np.zeros(lines, np.int32),
+        dead=np.zeros(slots if tiers.local_eviction == DEAD_FIRST else 0, np.bool_),
+        users=np.zeros(nodes if by_session else 0, np.int32),
+        left=left.astype(np.int32),
+        next_use=next_use,
+        use_at=use_at,
+        passed=np.zeros(requests if by_future else 0, np.bool_),
+        store=_table(_STORE, 0 if in_runs else nodes, older=-1, newer=-1),
+        store_dead=np.zeros(nodes if tiers.global_eviction == DEAD_FIRST else 0, np.bool_),
+        run=_table(_RUN, runs),
+        first_run=np.full(nodes if in_runs else 0, -1, np.int32),
+        store_heap=np.zeros(nodes if in_runs else 0, np.int32),
+        store_place=np.zeros(nodes if in_runs else 0, np.int32),
+        victim=_table(_VICTIM, 0),
         link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
         next_flow=ints(3, requests, value=-1),
@@ -258,12 +356,28 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
         nic_work_bytes=float(state.nic_work[0]),
         held_blocks=held,
-        global_held_blocks=state.store["stored"].astype(np.int64),
+        global_held_blocks=_stored(inputs, state),
         counts={
             "events": int(count[EVENTS]),
             "steps": int(count[STEPS]),
             "runs": int(count[RUNS]),
+            "inserted_blocks": int(count[INSERTED]),
             "evicted_blocks": int(count[EVICTED]),
+            "global_written_blocks": int(count[GLOBAL_WRITTEN]),
+            "global_evicted_blocks": int(count[GLOBAL_EVICTED]),
         },
         end_tick=int(now),
     )
+
+
+def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
+    """Blocks of each node in the global tier."""
+    if not _in_runs(inputs.tiers):
+        return np.asarray(state.store["stored"], np.int64)
+    stored = np.zeros(inputs.nodes.parent.size, np.int64)
+    for node in np.flatnonzero(state.first_run >= 0).tolist():
+        run = int(state.first_run[node])
+        while run >= 0:
+            stored[node] += state.run["high"][run] - state.run["low"][run]
+            run = int(state.run["above"][run])
+    return stored

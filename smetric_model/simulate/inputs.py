@@ -15,7 +15,7 @@ from smetric_model.simulate.steps import DecodeTables
 if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
 
-__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Window"]
+__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Tiers", "Window"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -98,6 +98,17 @@ class Signals(NamedTuple):
     load_age_ticks: int = 0
 
 
+#: What a tier evicts first: ``Tiers.local_eviction`` and ``global_eviction``.
+LRU, DEAD_FIRST, CLAIRVOYANT = range(3)
+
+
+class Tiers(NamedTuple):
+    """What the tiers evict first: LRU, DEAD_FIRST (of finished sessions) or CLAIRVOYANT."""
+
+    local_eviction: int = LRU
+    global_eviction: int = LRU
+
+
 class Window(NamedTuple):
     """Times of the run [ticks]: window, bins inside it, and the drain limit."""
 
@@ -126,6 +137,8 @@ class Inputs:
         Of the router's ties.
     signals : Signals
         What the routers know.
+    tiers : Tiers
+        What the tiers evict.
     """
 
     requests: Requests
@@ -138,6 +151,7 @@ class Inputs:
     policy: Policy
     seed: int = 0
     signals: Signals = field(default_factory=Signals)
+    tiers: Tiers = field(default_factory=Tiers)
 
 
 @dataclass(eq=False)

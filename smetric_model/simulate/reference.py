@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Container
+from collections import Counter, deque
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
-from smetric_model.simulate.inputs import BLIND, DELAYED, Inputs, Replay
+from smetric_model.simulate.inputs import (
+    BLIND,
+    CLAIRVOYANT,
+    DEAD_FIRST,
+    DELAYED,
+    Inputs,
+    Replay,
+)
+from smetric_model.simulate.reference_eviction import Future, Line, Sessions
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
 if TYPE_CHECKING:
@@ -45,13 +53,14 @@ def run(inputs: Inputs) -> Replay:
 class _Cache:
     """KV of one instance: blocks in order of use, and private KV of running requests [tokens]."""
 
-    def __init__(self, pool_tokens: int, block_tokens: int):
+    def __init__(self, pool_tokens: int, block_tokens: int, unused: Line):
         self.changes: list[tuple[int, bool]] = []  # blocks that came and went, for the routers
         self.free = pool_tokens
         self.block_tokens = block_tokens
         self.cached: set[int] = set()
         self.pins: Counter[int] = Counter()
-        self.unused: OrderedDict[int, None] = OrderedDict()  # cached, not pinned; oldest first
+        self.unused = unused  # cached, not pinned
+        self.inserted = 0
         self.evicted = 0
 
     def hit(self, path: list[int]) -> int:
@@ -69,9 +78,10 @@ class _Cache:
             return False
         for block in path:
             self.pins[block] += 1
-            self.unused.pop(block, None)
+            self.unused.remove(block)
         while self.free < need:
-            block, _ = self.unused.popitem(last=False)
+            block = self.unused.first()
+            self.unused.remove(block)
             self.cached.remove(block)
             self.changes.append((block, False))
             self.free += self.block_tokens
@@ -84,6 +94,7 @@ class _Cache:
         new = [block for block in path if block not in self.cached]
         self.cached.update(new)
         self.changes += [(block, True) for block in new]
+        self.inserted += len(new)
         return len(new)
 
     def release(self, path: list[int], private: int) -> None:
@@ -93,31 +104,54 @@ class _Cache:
             self.pins[block] -= 1
             if not self.pins[block]:
                 del self.pins[block]
-                self.unused[block] = None
+                self.unused.add(block)
 
 
 class _GlobalTier:
-    """The store that all instances share: blocks, oldest first."""
+    """The store that all instances share."""
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, blocks: Line):
         self.capacity = capacity
-        self.blocks: OrderedDict[int, None] = OrderedDict()
+        self.blocks = blocks
+        self.written = 0
+        self.evicted = 0
 
     def hit(self, path: list[int]) -> int:
         return _leading(path, self.blocks)
 
     def touch(self, path: list[int]) -> None:
         for block in reversed(path):
-            self.blocks.move_to_end(block)
+            self.blocks.add(block)
 
     def write(self, path: list[int]) -> int:
         """Write what is missing, touch everything; returns the blocks written."""
+        if self.blocks.eviction == CLAIRVOYANT:
+            return self.write_if_needed_sooner(path)
         missing = [block for block in path if block not in self.blocks]
-        self.blocks.update(dict.fromkeys(missing))
         self.touch(path)
+        self.written += len(missing)
         while len(self.blocks) > self.capacity:
-            self.blocks.popitem(last=False)
+            self.evict()
         return len(missing)
+
+    def write_if_needed_sooner(self, blocks: Iterable[int]) -> int:
+        """Write blocks one by one, unless they would be the first to go."""
+        before = self.written
+        for block in blocks:
+            if block in self.blocks:
+                continue
+            if len(self.blocks) == self.capacity:
+                key = self.blocks.future.key
+                if key(self.blocks.first()) < key(block):
+                    continue
+                self.evict()
+            self.blocks.add(block)
+            self.written += 1
+        return self.written - before
+
+    def evict(self) -> None:
+        self.blocks.remove(self.blocks.first())
+        self.evicted += 1
 
 
 class _Sharing:
@@ -201,9 +235,10 @@ class _Nics:
 
 
 class _Instance:
-    def __init__(self, inputs: Inputs):
+    def __init__(self, inputs: Inputs, future: Future):
         engine = inputs.engine
-        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens)
+        unused = Line(inputs.tiers.local_eviction, future)
+        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens, unused)
         self.waiting: deque[int] = deque()
         self.prefilling: list[int] = []  # in order of admission, those that fetch included
         self.fetching: set[int] = set()
@@ -244,8 +279,13 @@ class _Cluster:
         self.inputs = inputs
         fabric, nodes = inputs.fabric, inputs.nodes
         self.out = Replay.empty(inputs)
-        self.instances = [_Instance(inputs) for _ in range(fabric.instances)]
-        self.global_tier = _GlobalTier(fabric.global_blocks)
+        # blocks by number: a node's blocks follow each other
+        self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
+        self.future = Future(inputs, self.path)
+        self.sessions = Sessions(inputs, self.path)
+        self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
+        store = Line(inputs.tiers.global_eviction, self.future)
+        self.global_tier = _GlobalTier(fabric.global_blocks, store)
         self.nics = _Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
@@ -259,8 +299,6 @@ class _Cluster:
         self.keys = np.arange(fabric.instances, dtype=np.uint64)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
-        # blocks by number: a node's blocks follow each other
-        self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
         n = inputs.requests.turn.size
         self.todo = [0] * n  # prompt tokens left to compute
         self.at = [0] * n  # prompt tokens in the cache
@@ -331,8 +369,10 @@ class _Cluster:
         router = self.routers[replica]
         self.order.append(request)
         if data.unservable[request]:
+            self.session_over(request)
             self.next_turn(request, now)
             return
+        self.sessions.arrived(request)
         self.pending += self.in_window(request)
         prompt = int(data.prompt_tokens[request])
         path = self.path(request)
@@ -513,7 +553,17 @@ class _Cluster:
         instance.cache.release(self.path(request), self.private[request])
         self.change_load(request, now, -1, 0)
         self.pending -= self.in_window(request)
+        self.session_over(request)
         self.next_turn(request, now)
+
+    def session_over(self, request: int) -> None:
+        """After a session's last request, demote what only it has used."""
+        for block in self.sessions.over(request):
+            if self.inputs.tiers.local_eviction == DEAD_FIRST:
+                for instance in self.instances:
+                    instance.cache.unused.demote(block)
+            if self.inputs.tiers.global_eviction == DEAD_FIRST:
+                self.global_tier.blocks.demote(block)
 
     # --- KV -------------------------------------------------------------------------------------
 
@@ -543,6 +593,7 @@ class _Cluster:
         out.local_tokens[request], out.fetched_tokens[request] = local, fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
+        self.future.passed.add(request)
         return True
 
     def usable(self, blocks: int, prompt: int) -> int:
@@ -669,13 +720,16 @@ class _Cluster:
         out.order = np.array(self.order, dtype=np.int64)
         starts, size = self.first_block, nodes.parent.size
 
-        def per_node(blocks: set[int] | OrderedDict[int, None]) -> np.ndarray:
+        def per_node(blocks: Iterable[int]) -> np.ndarray:
             at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
             return np.bincount(at, minlength=size).astype(np.int64)
 
         out.held_blocks = np.stack([per_node(i.cache.cached) for i in self.instances], axis=1)
         out.global_held_blocks = per_node(self.global_tier.blocks)
+        self.counts["inserted_blocks"] = sum(i.cache.inserted for i in self.instances)
         self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
+        self.counts["global_written_blocks"] = self.global_tier.written
+        self.counts["global_evicted_blocks"] = self.global_tier.evicted
         out.counts = {"steps": 0, **self.counts}
         out.end_tick = now
         return out

@@ -8,7 +8,7 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Tiers, Window
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -145,5 +145,9 @@ def random_inputs(seed: int) -> Inputs:
             index_age_ticks=to_ticks(float(rng.choice([0.0, 0.3]))),
             scraped=int(rng.random() < 0.3),
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
+        ),
+        tiers=Tiers(
+            local_eviction=int(rng.integers(3)),
+            global_eviction=int(rng.integers(3)),
         ),
     )
