@@ -30,6 +30,8 @@ _KEYS = {
     "instances": "cluster.instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
+    "local_eviction": "local_tier.eviction",
+    "global_eviction": "global_tier.eviction",
     "policy": "router.policy",
     "rate": "workload.rate_rps",
     "warmup": "workload.warmup_s",
@@ -63,6 +65,16 @@ _KEYS = {
 @click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
 @click.option(
     "--global-tier-gb-per-node", type=click.FloatRange(0), help="Global tier, GB (1e9) per node."
+)
+@click.option(
+    "--local-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the instances evict first.",
+)
+@click.option(
+    "--global-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the global tier evicts first.",
 )
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")

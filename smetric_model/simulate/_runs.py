@@ -337,7 +337,7 @@ def _sooner(p, one, two):
 
 @part
 def runs_later(p, node):
-    """A node's next use has moved away."""
+    """Note that a node's next use has moved away."""
     s, _ = tables(p)
     if s.first_run[node] >= 0:
         _rise(p, node, s.store_place[node])

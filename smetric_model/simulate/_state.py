@@ -238,8 +238,9 @@ def new_state(inputs: Inputs) -> State:
     engine, fabric = inputs.engine, inputs.fabric
     instances, requests = fabric.instances, inputs.requests.turn.size
     nodes = inputs.nodes.parent.size
-    # a node that is cached or pinned has a block in the pool
-    most = engine.pool_tokens // engine.cache_block_tokens + 1
+    # a node that is cached or pinned has a block in the pool; at an admission the path's nodes are
+    # pinned before others are evicted
+    most = engine.pool_tokens // engine.cache_block_tokens + 1 + inputs.nodes.longest_path()
     slots = min(instances * most, max(nodes, 1) * instances)
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
@@ -267,7 +268,7 @@ def new_state(inputs: Inputs) -> State:
     if in_runs:
         blocks = int((world_nodes.end - world_nodes.start).sum())
         runs = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
-    left = np.zeros(0, np.int32)
+    left = ints(0)
     if by_session:
         left = np.bincount(session_roots(inputs.requests.previous), minlength=requests)
     next_use, use_at = np.zeros(0, np.int32), ints(0)

@@ -22,7 +22,7 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Tiers, Window
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
@@ -158,6 +158,7 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             scraped=int(scenario.router.load_source == "scraped"),
             load_age_ticks=to_ticks(scenario.router.load_age_s),
         ),
+        tiers=_tiers(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
 
@@ -330,6 +331,14 @@ def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabri
         global_blocks=int(tier // cache_bytes),
         stall=int(scenario.global_tier.fetch == "stall"),
         recompute_if_faster=int(scenario.global_tier.recompute_if_faster),
+    )
+
+
+def _tiers(scenario: Scenario) -> Tiers:
+    names = ("lru", "dead-first", "clairvoyant")
+    return Tiers(
+        local_eviction=names.index(scenario.local_tier.eviction),
+        global_eviction=names.index(scenario.global_tier.eviction),
     )
 
 

@@ -69,6 +69,7 @@ class Line:
         self.blocks[block] = None
 
     def remove(self, block: int) -> None:
+        """Take a block out, if it is there."""
         self.blocks.pop(block, None)
         self.demoted.pop(block, None)
 
@@ -100,6 +101,7 @@ class Sessions:
         self.left = Counter(self.root)
 
     def arrived(self, request: int) -> None:
+        """Note that a session under way asks for the blocks of a request."""
         if self.watched:
             self.users.update(self.path(request))
 
