@@ -9,6 +9,7 @@
     │   └── UnstableError   the scenario has no steady state (names the resource that saturates)
     └── RuntimeError
         ├── SolveError      a solver failed, or gave an answer that cannot be trusted
+        │   └── ConvergenceError   a fixed point was not reached
         └── LiveError       a live engine or router failed
 
 Every message says what is wrong, the value, what is allowed and where.  Scalar calls raise;
@@ -19,7 +20,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["LiveError", "SolveError", "SpecError", "TraceError", "UnstableError"]
+__all__ = [
+    "ConvergenceError",
+    "LiveError",
+    "SolveError",
+    "SpecError",
+    "TraceError",
+    "UnstableError",
+]
 
 
 class SpecError(ValueError):
@@ -66,6 +74,10 @@ class UnstableError(ValueError):
 
 class SolveError(RuntimeError):
     """A solver failed, or gave an answer that cannot be trusted."""
+
+
+class ConvergenceError(SolveError):
+    """A fixed point was not reached, though a steady state may exist."""
 
 
 class LiveError(RuntimeError):

@@ -57,7 +57,8 @@ def check_identities(outcome: Outcome) -> tuple[Violation, ...]:
     above TPS; ordered quantiles; TTFT, queueing and fetching not longer than what they are part
     of; Little's law (requests in flight = servable arrival rate × mean end-to-end time); and for
     each line of the table of requests: prompt = local + global + peer + recomputed, and
-    TTFT + TPOT·(output − 1) = end-to-end.
+    TTFT + TPOT·(output − 1) = end-to-end, and (disaggregated serving) TTFT, the wait for the decode
+    pool and the transfer of KV together not longer than end-to-end.
 
     Parameters
     ----------
@@ -146,10 +147,14 @@ def _orders(outcome: Outcome) -> Iterator[Violation]:
             yield from _at_most(
                 f"{small}_{statistic}_s", f"{large}_{statistic}_s", outcome, _ROUNDING
             )
-    for quantity in ("ttft", "tpot", "e2e", "queue", "fetch"):
+    for quantity in ("ttft", "tpot", "e2e", "queue", "fetch", "transfer_wait", "transfer"):
         for low, high in itertools.pairwise(_QUANTILES):
             yield from _at_most(f"{quantity}_{low}_s", f"{quantity}_{high}_s", outcome, _ROUNDING)
     yield from _at_most("reused_prompt_tps", "prompt_tps", outcome, _ROUNDING)
+    ends = ("within_slo_ratio", "timed_out_ratio")
+    if sum(number for name in ends if not math.isnan(number := outcome.number(name))) > 1 + 1e-9:
+        values = ", ".join(f"{name} = {outcome.number(name):g}" for name in ends)
+        yield Violation(f"{' + '.join(ends)} <= 1", values)
 
 
 def _at_most(small: str, large: str, outcome: Outcome, tolerance: float) -> Iterator[Violation]:
@@ -161,7 +166,8 @@ def _at_most(small: str, large: str, outcome: Outcome, tolerance: float) -> Iter
 def _little(outcome: Outcome) -> Iterator[Violation]:
     number = outcome.number
     # Requests that time out or never end are in flight without an end-to-end time.
-    if outcome["valid"] is False or number("timed_out_ratio") > 0:
+    # A request that is tried again waits in no instance between its tries.
+    if outcome["valid"] is False or number("timed_out_ratio") > 0 or number("retries") > 0:
         return
     unservable = number("unservable_ratio")
     servable_rps = number("arrival_rate_rps") * (1 - (0 if math.isnan(unservable) else unservable))
@@ -209,6 +215,11 @@ def _request_lines(requests: pd.DataFrame) -> Iterator[Violation]:
         away = (served["ttft_s"] + decode_s - served["e2e_s"]).abs()
         lines = served[away > _ROUNDING * served["e2e_s"] + _ROUNDING]
         yield from _first("requests: ttft_s + tpot_s * (output_tokens - 1) = e2e_s", lines, times)
+    parts = ("ttft_s", "transfer_wait_s", "transfer_s", "e2e_s")
+    if set(parts) <= set(served):
+        sent = served[list(parts[:3])].sum(axis=1)
+        lines = served[sent > served["e2e_s"] * (1 + _ROUNDING) + _ROUNDING]
+        yield from _first("requests: ttft_s + transfer_wait_s + transfer_s <= e2e_s", lines, parts)
 
 
 def _first(identity: str, lines: pd.DataFrame, columns: tuple[str, ...]) -> Iterator[Violation]:

@@ -166,7 +166,9 @@ class ClusterSection(Spec):
         1280e9, description="Host memory of a node that may hold KV."
     )
     serving: Literal["colocated", "disaggregated"] = Field(
-        "colocated", description="Prefill and decode on the same instances, or on two pools."
+        "colocated",
+        description="Prefill and decode on the same instances, or on two pools; the prefill pool's"
+        " instances come first.",
     )
     prefill_instances: Count | None = Field(
         None, description="Instances of the prefill pool; with `disaggregated` only, then needed."
@@ -291,10 +293,14 @@ class ClientSection(Spec):
     """``[client]``: what an agent does that waits too long."""
 
     timeout_s: PositiveOrInf = Field(
-        math.inf, description="End-to-end time after which the client cancels; `inf`: never."
+        math.inf,
+        description="Time from a try's arrival to its last token after which the client cancels"
+        " it; `inf`: never.",
     )
-    retries: Annotated[int, Field(ge=0)] = Field(0, description="Attempts after the first one.")
-    backoff_s: NotNegative = Field(0.0, description="Wait before a retry.")
+    retries: Annotated[int, Field(ge=0)] = Field(0, description="Tries after the first.")
+    backoff_s: NotNegative = Field(
+        0.0, description="Time from a try's end to the next one's arrival."
+    )
 
 
 class RouterSection(Spec):
@@ -313,8 +319,8 @@ class RouterSection(Spec):
     )
     overload_floor: NotNegative = Field(
         0.0,
-        description="Requests above the mean load that never count as overload (guard at low"
-        " load).",
+        description="Load above the mean (requests or tokens, see `load_indicator`) that never"
+        " counts as overload (guard at low load).",
     )
     subtract_shared_prefix: bool = Field(
         False, description="Take the shared prefix off both sides of the HIT_RATIO test."
@@ -331,6 +337,11 @@ class RouterSection(Spec):
     count_self: bool = Field(
         True, description="LMetric multiplies by load + 1: counts the request being placed."
     )
+    load_indicator: Literal["serving", "requests", "unprefilled_tokens"] = Field(
+        "serving",
+        description="The load that policies balance: requests in flight, or prompt tokens not yet"
+        " prefilled; `serving`: requests where colocated, tokens where disaggregated.",
+    )
     hit_index: Literal["exact", "delayed", "blind"] = Field(
         "exact",
         description="What the router knows of the instances' caches: all, all but the last"
@@ -344,6 +355,18 @@ class RouterSection(Spec):
     replicas: Count = Field(
         1, description="Routers; each counts only the requests that it placed itself."
     )
+
+    def balances_tokens(self, serving: str) -> bool:
+        """Whether policies balance unprefilled tokens, in place of requests.
+
+        Parameters
+        ----------
+        serving : str
+            The cluster's ``serving``.
+        """
+        if self.load_indicator == "serving":
+            return serving == "disaggregated"
+        return self.load_indicator == "unprefilled_tokens"
 
 
 class SloSection(Spec):

@@ -27,6 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
+    "route": ("smetric_model.cli.route", "The SMetric router in front of vLLM instances."),
     "simulate": (
         "smetric_model.cli.simulate",
         "Simulate every engine step of a cluster.",

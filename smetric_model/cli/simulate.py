@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,16 @@ _KEYS = {
     "token_budget": "engine.token_budget",
     "max_running_requests": "engine.max_running_requests",
     "instances": "cluster.instances",
+    "prefill_instances": "cluster.prefill_instances",
+    "decode_instances": "cluster.decode_instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
     "local_eviction": "local_tier.eviction",
     "global_eviction": "global_tier.eviction",
     "policy": "router.policy",
+    "timeout": "client.timeout_s",
+    "retries": "client.retries",
+    "backoff": "client.backoff_s",
     "rate": "workload.rate_rps",
     "warmup": "workload.warmup_s",
     "window": "workload.window_s",
@@ -61,6 +67,12 @@ _KEYS = {
 @click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
 @click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
+@click.option(
+    "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
+)
+@click.option(
+    "--decode-instances", type=click.IntRange(1), help="Disaggregated serving: decode pool."
+)
 @click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of a node.")
 @click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
 @click.option(
@@ -80,6 +92,11 @@ _KEYS = {
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
 @click.option("--loop", type=click.Choice(["closed", "open"]), help="Closed or open loop.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), help="Seconds a client waits for a try."
+)
+@click.option("--retries", type=click.IntRange(0), help="Tries of a client after the first.")
+@click.option("--backoff", type=click.FloatRange(0), help="Seconds before a retry.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
 @click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
 @click.option("--requests", type=click.IntRange(1), help="Fixed load: how many requests.")
@@ -165,6 +182,9 @@ def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
         changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
         if Path(given["llm"]).is_file():
             given["llm"] = str(Path(given["llm"]).resolve())
+    if given["prefill_instances"] is not None or given["decode_instances"] is not None:
+        # the sum of the pools, unless --instances says otherwise
+        changes |= {"cluster.serving": "disaggregated", "cluster.instances": None}
     for option, key in _KEYS.items():
         if given[option] is not None:
             changes[key] = given[option]
@@ -197,6 +217,11 @@ def _print(outcome: Outcome) -> None:
         f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
         f" {number('within_slo_ratio'):.1%} within SLO"
     )
+    if number("timed_out_ratio") > 0 or number("retries") > 0:
+        echo_wrapped(
+            f"{number('timed_out_ratio'):.2%} given up by their client,"
+            f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
+        )
     click.echo()
     print_table(
         "Tokens/s of the cluster",
@@ -211,12 +236,17 @@ def _print(outcome: Outcome) -> None:
         ],
     )
     statistics = ("mean", "p50", "p90", "p99")
+    latencies = ["ttft", "tpot", "e2e", "queue", "fetch", "transfer_wait", "transfer"]
+    latencies = [name for name in latencies if not math.isnan(number(f"{name}_mean_s"))]
     print_table(
         "Seconds",
         ["", *statistics],
         [
-            [name.upper(), *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics)]
-            for name in ("ttft", "tpot", "e2e", "queue", "fetch")
+            [
+                name.upper().replace("_", " "),
+                *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics),
+            ]
+            for name in latencies
         ],
     )
     shares = {
@@ -225,6 +255,13 @@ def _print(outcome: Outcome) -> None:
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
         "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
     }
+    if not math.isnan(number("prefill_compute_utilisation_ratio")):
+        del shares["used"]
+        shares |= {
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            for pool in ("prefill", "decode")
+        }
+        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()

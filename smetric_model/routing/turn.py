@@ -34,10 +34,12 @@ __all__ = [
     "APIS",
     "BYTES_PER_TOKEN",
     "IMAGE_TOKENS",
+    "Conversation",
     "TurnInfo",
     "est_hit_of_lengths",
     "infer_turn",
     "parse_body",
+    "read_conversation",
 ]
 
 #: Tokens of one image, whatever its encoding (assumption: about a megapixel in 28 × 28 patches).
@@ -63,6 +65,25 @@ class TurnInfo:
     turn: int
     history_items: int
     est_hit_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A body read for its turn, with the prompt's texts in order.
+
+    Parameters
+    ----------
+    turn : TurnInfo
+        Its place in the session.
+    static : list of Text
+        Tools, system prompt, instructions.
+    entries : list of Entry
+        The message or input list from where the context starts (after the last compaction).
+    """
+
+    turn: TurnInfo
+    static: list[Text]
+    entries: list[Entry]
 
 
 def parse_body(data: bytes) -> dict[str, Any]:
@@ -111,6 +132,19 @@ def infer_turn(
     SpecError
         For an unknown API, or a body whose structure is wrong (names the JSON path).
     """
+    return read_conversation(api, body, count, image_tokens).turn
+
+
+def read_conversation(
+    api: str,
+    body: dict[str, Any],
+    count: TokenCount | None = None,
+    image_tokens: int = IMAGE_TOKENS,
+) -> Conversation:
+    """Read a request body for its turn, and keep the prompt's texts.
+
+    Parameters and errors are those of :func:`infer_turn`.
+    """
     if image_tokens < 0:
         raise SpecError(f"image_tokens is {image_tokens}; it cannot be negative")
     read = read_body(api, body)
@@ -119,7 +153,8 @@ def infer_turn(
     if end:
         counted = counted + [entry.text for entry in read.entries[start:end]]
     tokens = _tokens(counted, count or ByteCount(), image_tokens)
-    return TurnInfo(turn + (1 if read.stored else 0), end, tokens)
+    info = TurnInfo(turn + (1 if read.stored else 0), end, tokens)
+    return Conversation(info, read.static, read.entries[start:])
 
 
 def est_hit_of_lengths(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from smetric_model.simulate._eviction import evicted_first, link, unlink
 from smetric_model.simulate._jit import part, tables
+from smetric_model.simulate._links import overlap
 from smetric_model.simulate._state import (
     EVICTED,
     FREE_SLOT,
@@ -22,6 +23,8 @@ from smetric_model.simulate._state import (
 from smetric_model.simulate.inputs import BLIND, DELAYED
 
 __all__ = [
+    "account",
+    "add_held",
     "admit_path",
     "all_hits",
     "catch_up_index",
@@ -178,11 +181,10 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
 
 
 @part
-def insert_path(p, request, instance, instances, now):
-    """Make the computed blocks of a (pinned) path reusable; returns how many are new."""
+def insert_path(p, request, instance, instances, reach, now):
+    """Make the first ``reach`` blocks of a (pinned) path reusable; returns how many are new."""
     s, w = tables(p)
     added = 0
-    reach = w.requests[request].blocks
     node = w.requests[request].leaf
     while node >= 0:
         slot = s.slot[node * instances + instance]
@@ -213,3 +215,22 @@ def release_path(p, request, instance, instances, block_tokens):
                 link(p, instance, slot)
                 s.instance[instance].evictable += s.slots[slot].held * block_tokens
         node = w.nodes[node].parent
+
+
+@part
+def account(p, instance, now):
+    """Add up the KV of an instance's requests over time, when it has changed."""
+    s, w = tables(p)
+    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
+    if held != s.instance[instance].held:
+        add_held(p, instance, now)
+        s.instance[instance].held = held
+        s.instance[instance].held_since = now
+
+
+@part
+def add_held(p, instance, now):
+    """Add up the KV of an instance's requests until now."""
+    s, _ = tables(p)
+    inside = overlap(p, s.instance[instance].held_since, now)
+    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)

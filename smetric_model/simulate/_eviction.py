@@ -10,7 +10,7 @@ they lie on one path.  Next uses only move away, so that a slot only moves towar
 from __future__ import annotations
 
 from smetric_model.simulate._jit import part, tables
-from smetric_model.simulate._runs import runs_demote, runs_later
+from smetric_model.simulate._pieces import pieces_demote, pieces_later
 from smetric_model.simulate._store import global_demote
 from smetric_model.simulate.inputs import CLAIRVOYANT, DEAD_FIRST
 
@@ -74,6 +74,8 @@ def evicted_first(p, instance):
 def session_arrived(p, request):
     """Note that a session under way uses the request's path."""
     s, w = tables(p)
+    if w.root.size == 0:
+        return
     node = w.requests[request].leaf
     while node >= 0:
         s.users[node] += 1
@@ -84,6 +86,8 @@ def session_arrived(p, request):
 def session_over(p, request, instances):
     """After a session's last request, demote what only it has used."""
     s, w = tables(p)
+    if w.root.size == 0:
+        return
     root = w.root[request]
     s.left[root] -= 1
     if s.left[root] > 0:
@@ -100,8 +104,8 @@ def session_over(p, request, instances):
                         if slot >= 0 and s.slots[slot].pins == 0:
                             _demote(p, instance, slot)
                 if w.tiers.global_eviction == DEAD_FIRST:
-                    if w.tiers.runs:
-                        runs_demote(p, node)
+                    if w.tiers.pieces:
+                        pieces_demote(p, node)
                     else:
                         global_demote(p, node)
             node = w.nodes[node].parent
@@ -136,8 +140,10 @@ def _demote(p, instance, slot):
 
 @part
 def use_is_over(p, request, instances):
-    """Note that a request is admitted: what it uses is needed again by a later one, or never."""
+    """Note that a request uses its blocks now, or never: a later one needs them, or none."""
     s, w = tables(p)
+    if w.use_first.size == 0:
+        return
     s.passed[request] = True
     node = w.requests[request].leaf
     while node >= 0:
@@ -153,7 +159,7 @@ def use_is_over(p, request, instances):
                     if slot >= 0 and s.slots[slot].pins == 0:
                         _rise(p, instance, slot, s.place[slot])
             if w.tiers.global_eviction == CLAIRVOYANT:
-                runs_later(p, node)
+                pieces_later(p, node)
         node = w.nodes[node].parent
 
 

@@ -2,7 +2,8 @@
 
 Transfers of one kind (reads, or writes) of one node run at one rate, so each such class keeps the
 bytes that every one of its transfers has had (``served``) and a list of transfers by the value of
-``served`` at which they are done.  Every instance's PCIe is a class as well.
+``served`` at which they are done.  Every instance's PCIe is a class as well.  KV on its way to the
+decode pool uses one node's link out and another's in: each such transfer keeps its own rate.
 """
 # mypy: disable-error-code="no-untyped-def"
 
@@ -12,11 +13,13 @@ import math
 
 from smetric_model.simulate._heaps import KIND, set_timer, stop_timer
 from smetric_model.simulate._jit import part, tables
-from smetric_model.simulate._state import NIC_NOW
+from smetric_model.simulate._state import NIC_NOW, TRANSFERS
 
 __all__ = [
     "advance_nics",
     "advance_pcie",
+    "cancel_flow",
+    "end_transfer",
     "nic_rate",
     "overlap",
     "pop_flow",
@@ -24,6 +27,7 @@ __all__ = [
     "schedule_pcie",
     "start_nic",
     "start_pcie",
+    "start_transfer",
 ]
 
 _LINK = 1 << KIND
@@ -77,6 +81,24 @@ def pop_flow(p, link):
 
 
 @part
+def cancel_flow(p, link, request):
+    """Take a transfer out before it is done, if it is there; returns what was left of it."""
+    s, _ = tables(p)
+    kind = _kind(p, link)
+    before, here = -1, s.link[link].first_flow
+    while here >= 0 and here != request:
+        before, here = here, s.next_flow[kind, here]
+    if here < 0:
+        return 0.0
+    if before < 0:
+        s.link[link].first_flow = s.next_flow[kind, request]
+    else:
+        s.next_flow[kind, before] = s.next_flow[kind, request]
+    s.link[link].flows -= 1
+    return max(0.0, s.tag[kind, request] - s.link[link].served)
+
+
+@part
 def _ticks_left(p, link):
     s, _ = tables(p)
     first = s.link[link].first_flow
@@ -95,6 +117,9 @@ def advance_nics(p, now):
         if s.link[link].flows > 0:
             s.link[link].served += s.link[link].rate * seconds
             s.nic_work[0] += s.link[link].flows * s.link[link].rate * inside
+    for k in range(s.count[TRANSFERS]):
+        s.transfer[k].left -= s.transfer[k].rate * seconds
+        s.nic_work[0] += s.transfer[k].rate * inside
     s.count[NIC_NOW] = now
 
 
@@ -115,8 +140,8 @@ def _rates(p, only, more):
     for node in range(nodes):
         here = float(s.link[2 * node].flows) + (more if node == only else 0)
         wrote = float(s.link[2 * node + 1].flows)
-        inward = here + (writes - wrote) / others
-        outward = wrote + (reads - here) / others
+        inward = here + (writes - wrote) / others + s.link[2 * node].passing
+        outward = wrote + (reads - here) / others + s.link[2 * node + 1].passing
         if inward > in_1:
             in_1, in_2, in_at = inward, in_1, node
         elif inward > in_2:
@@ -131,13 +156,21 @@ def _rates(p, only, more):
             continue
         here = float(s.link[2 * node].flows) + (more if node == only else 0)
         wrote = float(s.link[2 * node + 1].flows)
-        inward = here + (writes - wrote) / others
-        outward = wrote + (reads - here) / others
+        inward = here + (writes - wrote) / others + s.link[2 * node].passing
+        outward = wrote + (reads - here) / others + s.link[2 * node + 1].passing
         result = _slowest(p, max(inward, out_2 if out_at == node else out_1))
         if only < 0:
             s.link[2 * node].rate = result
             busiest = max(outward, in_2 if in_at == node else in_1)
             s.link[2 * node + 1].rate = _slowest(p, busiest)
+    if only < 0:
+        for k in range(s.count[TRANSFERS]):
+            into, out_of = 2 * s.transfer[k].target, 2 * s.transfer[k].source + 1
+            wrote = float(s.link[into + 1].flows)
+            inward = float(s.link[into].flows) + (writes - wrote) / others + s.link[into].passing
+            here = float(s.link[out_of - 1].flows)
+            outward = float(s.link[out_of].flows) + (reads - here) / others + s.link[out_of].passing
+            s.transfer[k].rate = _slowest(p, max(inward, outward))
     return result
 
 
@@ -166,6 +199,11 @@ def schedule_nics(p, now):
             ticks = _ticks_left(p, link)
             if at < 0 or ticks < best:
                 best, at = ticks, link
+    for k in range(s.count[TRANSFERS]):
+        ticks = max(0, math.ceil(s.transfer[k].left / s.transfer[k].rate * 1e12))
+        link = 2 * w.fabric.nodes + w.fabric.instances + s.transfer[k].request
+        if at < 0 or ticks < best or (ticks == best and link < at):
+            best, at = ticks, link
     timer = 2 * w.fabric.instances
     if at < 0:
         stop_timer(p, timer)
@@ -178,6 +216,43 @@ def start_nic(p, link, work, request, now):
     """Start a transfer on a class of the NICs."""
     advance_nics(p, now)
     _add(p, link, work, request)
+    schedule_nics(p, now)
+
+
+@part
+def start_transfer(p, request, source, target, work, now):
+    """Start to send KV from one node to another."""
+    s, _ = tables(p)
+    advance_nics(p, now)
+    entry = s.count[TRANSFERS]
+    s.count[TRANSFERS] += 1
+    s.transfer[entry].request = request
+    s.transfer[entry].source = source
+    s.transfer[entry].target = target
+    s.transfer[entry].left = work
+    s.link[2 * target].passing += 1.0
+    s.link[2 * source + 1].passing += 1.0
+    schedule_nics(p, now)
+
+
+@part
+def end_transfer(p, request, now):
+    """Take out KV that has been sent."""
+    s, _ = tables(p)
+    advance_nics(p, now)
+    kept = 0
+    for k in range(s.count[TRANSFERS]):
+        if s.transfer[k].request == request:
+            s.link[2 * s.transfer[k].target].passing -= 1.0
+            s.link[2 * s.transfer[k].source + 1].passing -= 1.0
+        else:
+            s.transfer[kept].request = s.transfer[k].request
+            s.transfer[kept].source = s.transfer[k].source
+            s.transfer[kept].target = s.transfer[k].target
+            s.transfer[kept].left = s.transfer[k].left
+            s.transfer[kept].rate = s.transfer[k].rate
+            kept += 1
+    s.count[TRANSFERS] = kept
     schedule_nics(p, now)
 
 

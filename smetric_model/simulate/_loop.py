@@ -9,7 +9,10 @@ after the step in progress.
 from __future__ import annotations
 
 from smetric_model.routing.compiled import choose
+from smetric_model.simulate._arrivals import ARRIVAL, catch_up_loads, change_load, next_turn
 from smetric_model.simulate._caches import (
+    account,
+    add_held,
     admit_path,
     all_hits,
     catch_up_index,
@@ -24,6 +27,8 @@ from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
+    cancel_flow,
+    end_transfer,
     nic_rate,
     overlap,
     pop_flow,
@@ -32,33 +37,65 @@ from smetric_model.simulate._links import (
     start_nic,
     start_pcie,
 )
-from smetric_model.simulate._runs import runs_hit, runs_touch, runs_write_path
+from smetric_model.simulate._pieces import pieces_hit, pieces_touch, pieces_write_path
+from smetric_model.simulate._pools import (
+    arrive,
+    computing,
+    join_batch,
+    release_decoded,
+    start_transfers,
+    wait_for_room,
+)
+from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
     ARRIVED,
+    DECODE,
     EVENTS,
+    EXPIRY_END,
+    EXPIRY_NEXT,
+    FAILED,
+    FIXED_NEXT,
+    FULL,
+    HOST,
+    INDEX_END,
     LOAD_END,
-    LOAD_NEXT,
+    NOW,
     PENDING,
+    PREFILL,
     QUEUE,
+    ROOM_EXPIRY,
+    ROOM_FAILED,
+    ROOM_INDEX,
+    ROOM_LOAD,
+    ROOM_STALE,
     RUNS,
+    STALE,
     STEPS,
+    TRIES,
+    WAITING,
 )
 from smetric_model.simulate._store import global_hit, global_touch, global_write
-from smetric_model.simulate.inputs import BLIND, CLAIRVOYANT, DEAD_FIRST, EXACT
-from smetric_model.simulate.steps import prefill_ticks, run_ticks, step_ticks
+from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
+from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
+from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _ARRIVAL, _READY = 2 << KIND, 3 << KIND, 4 << KIND
+_FETCHED, _READY, _EXPIRY = 2 << KIND, 4 << KIND, 5 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
 @part
 def loop(p, first, skip):
-    """Run until the window's requests are done; ``first`` are the fixed arrivals in order."""
+    """Run until the window's requests are done; ``first`` are the fixed arrivals in order.
+
+    Also returns where a table may become too small (``s.count[FULL]``): it goes on where it was
+    when called again with larger ones.
+    """
     s, w = tables(p)
-    now = 0
-    at = 0
+    now = s.count[NOW]
+    at = s.count[FIXED_NEXT]
+    s.count[FULL] = 0
     while True:
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
@@ -70,9 +107,15 @@ def loop(p, first, skip):
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 1
         if at < first.size:
-            other, name = w.requests[first[at]].arrival_tick, _ARRIVAL + first[at]
+            other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
+        if s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
+            entry = next_expiry(p)
+            if entry >= 0:
+                other, name = s.expiry[entry].tick, _EXPIRY + entry
+                if source < 0 or other < tick or (other == tick and name < code):
+                    tick, code, source = other, name, 3
         if source < 0:
             break
         if tick >= w.window.end and s.count[PENDING] == 0:
@@ -88,23 +131,40 @@ def loop(p, first, skip):
             pop_event(p)
         elif source == 2:
             at += 1
-        wake = -1  # an instance that runs no step and may now
+        wake = also = -1  # instances that run no step and may now
         if kind == 0:
             _stop(p, index)
             end_step(p, index, now)
+            if w.fabric.prefill_instances < w.fabric.instances:
+                start_transfers(p, now)
             wake = index
         elif kind == 1:
             _on_link(p, index, now)
+        elif kind == 2 and s.out[index].first_token >= 0:
+            arrive(p, index, now)
+            wake = _wake(p, s.out[index].instance, now, False)
+            also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
-            s.out[index].fetch_done = now
-            s.request[index].fetching = False
-            wake = _wake(p, s.out[index].instance, now, True)
+            if s.request[index].due == now and s.request[index].fetching:
+                s.out[index].fetch_done = now
+                s.request[index].fetching = False
+                wake = _wake(p, s.out[index].instance, now, True)
+            else:
+                s.count[STALE] -= 1  # of a try that has ended
         elif kind == 3:
             _on_arrival(p, index, now)
+        elif kind == 5:
+            s.count[EXPIRY_NEXT] += 1
+            wake = end_try(p, s.expiry[index].request, TIMED_OUT, now)
+            if wake >= 0:
+                wake = _wake(p, wake, now, True)
+        elif s.request[index].due != now or s.request[index].stage != HOST:
+            s.count[STALE] -= 1  # of a try that has ended
         else:
+            s.request[index].stage = WAITING
             s.out[index].ready = now
             if w.signals.scraped:
-                _change_load(p, index, now, 1.0, float(s.out[index].charge))
+                change_load(p, index, now, 1.0, float(s.out[index].charge))
             instance = s.out[index].instance
             alone = s.instance[instance].waiting < 0
             if alone:
@@ -113,21 +173,43 @@ def loop(p, first, skip):
                 s.request[s.instance[instance].last_waiting].next_waiting = index
             s.instance[instance].last_waiting = index
             wake = _wake(p, instance, now, alone)
-        if wake >= 0:
+        if wake < 0:
+            wake, also = also, -1
+        while wake >= 0:
             begin_step(p, wake, now, skip)
+            wake, also = also, -1
+        if w.clients.active and _is_full(p):
+            s.count[FULL] = 1
+            s.count[NOW] = now
+            s.count[FIXED_NEXT] = at
+            return now
+    catch_up_loads(p, now)
     if w.fabric.nodes > 1:
         advance_nics(p, now)
     for instance in range(w.fabric.instances):
-        _add_held(p, instance, now)
+        add_held(p, instance, now)
         advance_pcie(p, instance, now)
         if s.instance[instance].step_start >= 0:
             s.instance[instance].busy_ticks += overlap(p, s.instance[instance].step_start, now)
             if s.instance[instance].step_is_run:
-                done = _steps_by(p, instance, now + 1) - 1
+                done = steps_by(p, instance, now + 1) - 1
                 s.count[STEPS] += done
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
-                _credit(p, s.generated_tokens, instance, start, batch * done)
+                credit(p, s.generated_tokens, instance, start, batch * done)
     return now
+
+
+@part
+def _is_full(p):
+    """Whether what the next event adds to a table may not fit (see ``_state.new_state``)."""
+    s, _ = tables(p)
+    return (
+        s.count[STALE] > s.room[ROOM_STALE]
+        or s.count[FAILED] > s.room[ROOM_FAILED]
+        or s.count[EXPIRY_END] > s.room[ROOM_EXPIRY]
+        or s.count[LOAD_END] > s.room[ROOM_LOAD]
+        or s.count[INDEX_END] > s.room[ROOM_INDEX]
+    )
 
 
 @part
@@ -137,7 +219,7 @@ def _wake(p, instance, now, cut):
     if s.instance[instance].step_start < 0:
         return instance
     if cut:
-        _cut(p, instance, now)
+        cut_run(p, instance, now)
     return -1
 
 
@@ -158,29 +240,32 @@ def _stop(p, timer):
 @part
 def _on_arrival(p, request, now):
     s, w = tables(p)
-    s.out[request].arrival = now
-    s.order[s.count[ARRIVED]] = request
-    replica = s.count[ARRIVED] % w.signals.replicas
-    s.count[ARRIVED] += 1
-    sessions = _has(p, DEAD_FIRST)
-    if w.requests[request].unservable:
-        if sessions:
-            session_over(p, request, w.fabric.instances)
-        _next_turn(p, request, now)
-        return
-    if sessions:
+    replica = s.count[TRIES] % w.signals.replicas
+    s.count[TRIES] += 1
+    if s.out[request].arrival < 0:  # its first try
+        s.out[request].arrival = now
+        s.order[s.count[ARRIVED]] = request
+        s.count[ARRIVED] += 1
+        if w.requests[request].unservable:
+            session_over(p, request, w.fabric.prefill_instances)
+            next_turn(p, request, now)
+            return
         session_arrived(p, request)
-    if w.window.start <= now < w.window.end:
-        s.count[PENDING] += 1
+        if w.window.start <= now < w.window.end:
+            s.count[PENDING] += 1
+    s.out[request].placed = now
+    if w.clients.timeout_ticks >= 0:
+        note_expiry(p, request, now)
     prompt = w.requests[request].prompt_tokens
-    _catch_up_loads(p, now - w.signals.load_age_ticks)
+    catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
-        all_hits(p, request, w.fabric.instances)
+        all_hits(p, request, w.fabric.prefill_instances)
     else:
         catch_up_index(p, now - w.signals.index_age_ticks)
-        seen_hits(p, request, replica, w.fabric.instances)
-    for instance in range(w.fabric.instances):
+        seen_hits(p, request, replica, w.fabric.prefill_instances)
+    for instance in range(w.fabric.prefill_instances):
         s.hits[instance] *= w.engine.cache_block_tokens
+    known = 0 if w.signals.scraped else replica
     chosen, reason, following, random = choose(
         w.policy,
         prompt,
@@ -188,8 +273,8 @@ def _on_arrival(p, request, now):
         w.requests[request].est_hit_tokens,
         w.requests[request].session_key,
         s.hits,
-        s.loads[0 if w.signals.scraped else replica],
-        s.unprefilled[0 if w.signals.scraped else replica],
+        s.unprefilled[known] if w.signals.token_load else s.loads[known],
+        s.unprefilled[known],
         s.available,
         s.keys,
         s.next_instance[replica],
@@ -201,56 +286,15 @@ def _on_arrival(p, request, now):
     s.out[request].reason = reason
     charge = prompt - s.hits[chosen]
     s.out[request].charge = charge
-    s.request[request].replica = 0 if w.signals.scraped else replica
+    s.request[request].replica = known
     if not w.signals.scraped:
-        _change_load(p, request, now, 1.0, float(charge))
+        change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
-        place_blindly(p, request, replica, chosen, w.fabric.instances)
-    push_event(p, now + w.requests[request].host_ticks, _READY + request)
-
-
-@part
-def _has(p, eviction):
-    _, w = tables(p)
-    return w.tiers.local_eviction == eviction or w.tiers.global_eviction == eviction
-
-
-@part
-def _change_load(p, request, now, requests, tokens):
-    """Change the load that routers see of an instance, at once or when it is old enough."""
-    s, w = tables(p)
-    replica, instance = s.request[request].replica, s.out[request].instance
-    if w.signals.load_age_ticks == 0:
-        s.loads[replica, instance] += requests
-        s.unprefilled[replica, instance] += tokens
-        return
-    entry = s.count[LOAD_END]
-    s.count[LOAD_END] += 1
-    s.load_log[entry].tick = now
-    s.load_log[entry].replica = replica
-    s.load_log[entry].instance = instance
-    s.load_log[entry].requests = requests
-    s.load_log[entry].tokens = tokens
-
-
-@part
-def _catch_up_loads(p, tick):
-    s, _ = tables(p)
-    entry = s.count[LOAD_NEXT]
-    while entry < s.count[LOAD_END] and s.load_log[entry].tick <= tick:
-        replica, instance = s.load_log[entry].replica, s.load_log[entry].instance
-        s.loads[replica, instance] += s.load_log[entry].requests
-        s.unprefilled[replica, instance] += s.load_log[entry].tokens
-        entry += 1
-    s.count[LOAD_NEXT] = entry
-
-
-@part
-def _next_turn(p, request, now):
-    _, w = tables(p)
-    following = w.requests[request].following
-    if following >= 0 and w.requests[following].arrival_tick < 0:
-        push_event(p, now + w.requests[following].think_ticks, _ARRIVAL + following)
+        place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
+    due = now + w.requests[request].host_ticks
+    s.request[request].due = due
+    s.request[request].stage = HOST
+    push_event(p, due, _READY + request)
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -260,6 +304,8 @@ def _next_turn(p, request, now):
 def begin_step(p, instance, now, skip):
     """Schedule a step on an instance that runs none."""
     s, w = tables(p)
+    if instance >= w.fabric.prefill_instances:
+        join_batch(p, instance, now)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -285,6 +331,8 @@ def begin_step(p, instance, now, skip):
         if not _admit(p, instance, request, now):
             break
         s.instance[instance].waiting = s.request[request].next_waiting
+        s.request[request].next_waiting = -1
+        s.request[request].stage = PREFILL
         s.prefilling[instance, s.instance[instance].prefilling_count] = request
         s.instance[instance].prefilling_count += 1
         s.request[request].chunk = 0
@@ -294,11 +342,7 @@ def begin_step(p, instance, now, skip):
             s.request[request].chunk = min(s.request[request].todo, budget)
             budget -= s.request[request].chunk
             chunks += 1
-    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
-    if held != s.instance[instance].held:
-        _add_held(p, instance, now)
-        s.instance[instance].held = held
-        s.instance[instance].held_since = now
+    account(p, instance, now)
     if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
         return
     s.instance[instance].step_start = now
@@ -329,73 +373,12 @@ def begin_step(p, instance, now, skip):
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
         s.instance[instance].run_steps = steps
-        ticks = _ticks(p, instance, steps)
-        edge = _next_edge(p, now)
+        ticks = ticks_of(p, instance, steps)
+        edge = next_edge(p, now)
         if steps > 1 and edge > now and now + ticks > edge:
-            s.instance[instance].run_steps = _steps_by(p, instance, edge)
-            ticks = _ticks(p, instance, s.instance[instance].run_steps)
+            s.instance[instance].run_steps = steps_by(p, instance, edge)
+            ticks = ticks_of(p, instance, s.instance[instance].run_steps)
     set_timer(p, instance, now + ticks, instance)
-
-
-@part
-def _ticks(p, instance, steps):
-    s, w = tables(p)
-    batch = s.instance[instance].decoding_count
-    return run_ticks(
-        w.decode[batch].base,
-        w.decode[batch].per_token,
-        w.decode[batch].least,
-        batch,
-        s.instance[instance].context,
-        steps,
-    )
-
-
-@part
-def _steps_by(p, instance, tick):
-    """First step of the run that ends at ``tick`` or later; the last one if none does."""
-    s, _ = tables(p)
-    low, high = 1, s.instance[instance].run_steps
-    left = tick - s.instance[instance].step_start
-    while low < high:
-        middle = (low + high) >> 1
-        if _ticks(p, instance, middle) >= left:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@part
-def _cut(p, instance, now):
-    """End a run with the step in progress; one that ends right now has ended already."""
-    s, _ = tables(p)
-    if not s.instance[instance].step_is_run or s.instance[instance].run_steps == 1:
-        return
-    steps = _steps_by(p, instance, now + 1)
-    if steps < s.instance[instance].run_steps:
-        s.instance[instance].run_steps = steps
-        tick = s.instance[instance].step_start + _ticks(p, instance, steps)
-        set_timer(p, instance, tick, instance)
-
-
-@part
-def _next_edge(p, now):
-    """Next moment at which a bin, or the window, begins or ends; −1 after the last."""
-    _, w = tables(p)
-    if now < w.window.start:
-        return w.window.start
-    if now >= w.window.end:
-        return -1
-    edge = w.window.start + ((now - w.window.start) // w.window.bin_ticks + 1) * w.window.bin_ticks
-    return min(edge, w.window.end)
-
-
-@part
-def _credit(p, table, instance, now, tokens):
-    _, w = tables(p)
-    if w.window.start <= now < w.window.end:
-        table[instance, (now - w.window.start) // w.window.bin_ticks] += tokens
 
 
 @part
@@ -413,8 +396,8 @@ def end_step(p, instance, now):
         s.instance[instance].decode_steps += steps
         s.instance[instance].context += batch * steps
         # all steps of a run but the last end in the bin in which it began
-        _credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
-        _credit(p, s.generated_tokens, instance, now, batch)
+        credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
+        credit(p, s.generated_tokens, instance, now, batch)
         done = s.instance[instance].decode_steps
         kept = 0
         for place in range(batch):
@@ -431,11 +414,11 @@ def end_step(p, instance, now):
         return
     count = s.instance[instance].prefilling_count
     kept = 0
-    computing = 0  # prompts that go on being computed
+    going_on = 0  # prompts that go on being computed
     for place in range(count):
         request = s.prefilling[instance, place]
         if not s.request[request].fetching and s.request[request].chunk < s.request[request].todo:
-            computing += 1
+            going_on += 1
     for place in range(count):
         request = s.prefilling[instance, place]
         chunk = s.request[request].chunk
@@ -445,7 +428,7 @@ def end_step(p, instance, now):
             s.request[request].at += chunk
             if s.request[request].todo == 0:
                 # those behind it in this step still count as computing
-                behind = computing + _completing(p, instance, place + 1, count)
+                behind = going_on + _completing(p, instance, place + 1, count)
                 _prefilled(
                     p,
                     instance,
@@ -471,20 +454,24 @@ def _completing(p, instance, first, count):
 
 
 @part
-def _prefilled(p, instance, request, computing, now):
+def _prefilled(p, instance, request, behind, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s, w = tables(p)
     s.out[request].first_token = now
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    _credit(p, s.reused_tokens, instance, now, reused)
+    credit(p, s.reused_tokens, instance, now, reused)
     computed = w.requests[request].prompt_tokens - reused
-    _credit(p, s.computed_tokens, instance, now, computed)
-    _credit(p, s.generated_tokens, instance, now, 1)
-    _change_load(p, request, now, 0.0, -float(s.out[request].charge))
-    added = insert_path(p, request, instance, w.fabric.instances, now)
+    credit(p, s.computed_tokens, instance, now, computed)
+    credit(p, s.generated_tokens, instance, now, 1)
+    change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    reach = w.requests[request].blocks
+    added = insert_path(p, request, instance, w.fabric.prefill_instances, reach, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
     single = w.requests[request].output_tokens == 1
-    if not single:
+    s.request[request].stage = DECODE
+    if not single and w.fabric.prefill_instances < w.fabric.instances:
+        wait_for_room(p, request)
+    elif not single:
         s.decoding[instance, s.instance[instance].decoding_count] = request
         s.instance[instance].decoding_count += 1
         s.request[request].finish_at = (
@@ -492,15 +479,14 @@ def _prefilled(p, instance, request, computing, now):
         )
         s.instance[instance].context += w.requests[request].prompt_tokens + 1
     if w.fabric.global_blocks > 0:
-        if w.tiers.runs:
-            written = runs_write_path(p, request, w.fabric.global_blocks)
+        if w.tiers.pieces:
+            written = pieces_write_path(p, request, w.fabric.global_blocks)
         else:
             written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
-            busy = s.instance[instance].decoding_count + computing > 0
+            busy = s.instance[instance].decoding_count + behind > 0
             work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
-            link = 2 * (instance // w.fabric.instances_per_node) + 1
-            start_nic(p, link, work, request, now)
+            _start_write(p, instance, work, request, now)
     if single:
         _complete(p, instance, request, now)
 
@@ -509,13 +495,15 @@ def _prefilled(p, instance, request, computing, now):
 def _complete(p, instance, request, now):
     s, w = tables(p)
     s.out[request].done = now
-    release_path(p, request, instance, w.fabric.instances, w.engine.cache_block_tokens)
-    _change_load(p, request, now, -1.0, 0.0)
+    if instance >= w.fabric.prefill_instances:
+        release_decoded(p, request, instance)
+    else:
+        release_path(p, request, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens)
+        change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
-    if _has(p, DEAD_FIRST):
-        session_over(p, request, w.fabric.instances)
-    _next_turn(p, request, now)
+    session_over(p, request, w.fabric.prefill_instances)
+    next_turn(p, request, now)
 
 
 # --- KV and links -------------------------------------------------------------------------------
@@ -532,13 +520,15 @@ def _usable(p, blocks, prompt):
 def _admit(p, instance, request, now):
     s, w = tables(p)
     prompt = w.requests[request].prompt_tokens
-    total = prompt + w.requests[request].output_tokens
+    total = prompt
+    if w.fabric.prefill_instances == w.fabric.instances:
+        total += w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
         p,
         request,
         instance,
-        w.fabric.instances,
+        w.fabric.prefill_instances,
         w.engine.cache_block_tokens,
         total + w.engine.fixed_state_tokens,
         now,
@@ -549,13 +539,13 @@ def _admit(p, instance, request, now):
     local = _usable(p, held, prompt)
     fetched = 0
     if w.fabric.global_blocks > 0:
-        stored = runs_hit(p, request, held) if w.tiers.runs else global_hit(p, request)
+        stored = pieces_hit(p, request, held) if w.tiers.pieces else global_hit(p, request)
         if stored > held:
             fetched = _usable(p, stored, prompt) - local
         if fetched > 0:
             if _start_fetch(p, instance, request, local, fetched, now):
-                if w.tiers.runs:
-                    runs_touch(p, request, stored)
+                if w.tiers.pieces:
+                    pieces_touch(p, request, stored)
                 else:
                     global_touch(p, request)
                 s.request[request].fetching = True
@@ -565,8 +555,7 @@ def _admit(p, instance, request, now):
     s.out[request].fetched_tokens = fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
-    if _has(p, CLAIRVOYANT):
-        use_is_over(p, request, w.fabric.instances)
+    use_is_over(p, request, w.fabric.prefill_instances)
     return True
 
 
@@ -578,16 +567,24 @@ def _nic_work(p, tokens, busy):
 
 
 @part
+def _start_write(p, instance, work, request, now):
+    """Start a write; one of the same request that is still under way joins it."""
+    s, w = tables(p)
+    link = 2 * (instance // w.fabric.instances_per_node) + 1
+    if s.request[request].writing >= 0:
+        advance_nics(p, now)
+        work += cancel_flow(p, s.request[request].writing, request)
+    s.request[request].writing = link
+    start_nic(p, link, work, request, now)
+
+
+@part
 def _start_fetch(p, instance, request, local, fetched, now):
     s, w = tables(p)
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
-        busy = s.instance[instance].decoding_count > 0
-        for place in range(s.instance[instance].prefilling_count):
-            if not s.request[s.prefilling[instance, place]].fetching:
-                busy = True
-        work = _nic_work(p, fetched, busy)
+        work = _nic_work(p, fetched, computing(p, instance))
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
@@ -614,7 +611,11 @@ def _on_link(p, link, now):
         request = pop_flow(p, link)
         schedule_nics(p, now)
         if link % 2 == 1:
+            s.request[request].writing = -1
             return  # a write: nobody waits for it
+    elif link >= 2 * w.fabric.nodes + w.fabric.instances:
+        request = link - 2 * w.fabric.nodes - w.fabric.instances
+        end_transfer(p, request, now)
     else:
         instance = link - 2 * w.fabric.nodes
         advance_pcie(p, instance, now)
@@ -622,11 +623,7 @@ def _on_link(p, link, now):
         schedule_pcie(p, instance, now)
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
-        push_event(p, now + w.fabric.fixed_fetch_ticks, _FETCHED + request)
-
-
-@part
-def _add_held(p, instance, now):
-    s, _ = tables(p)
-    inside = overlap(p, s.instance[instance].held_since, now)
-    s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)
+        # KV on its way to the decode pool has no fixed time: docs/simulate.md
+        due = now + (w.fabric.fixed_fetch_ticks if s.out[request].first_token < 0 else 0)
+        s.request[request].due = due
+        push_event(p, due, _FETCHED + request)

@@ -13,13 +13,15 @@ from smetric_model.simulate.inputs import (
     CLAIRVOYANT,
     DEAD_FIRST,
     DELAYED,
+    HANDOVER,
+    FailedTries,
     Inputs,
     Replay,
     Tiers,
 )
 from smetric_model.simulate.plans import next_uses, session_roots
 
-__all__ = ["State", "World", "new_state", "new_world", "replay_of"]
+__all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of"]
 
 # places in State.count
 (
@@ -39,15 +41,35 @@ __all__ = ["State", "World", "new_state", "new_world", "replay_of"]
     INDEX_END,
     LOAD_NEXT,
     LOAD_END,
+    POOL_FIRST,
+    POOL_LAST,
+    POOL_NEXT,
+    TRANSFERS,
+    TRIES,
+    EXPIRY_NEXT,
+    EXPIRY_END,
+    FAILED,
+    STALE,
+    FULL,
+    NOW,
+    FIXED_NEXT,
     INSERTED,
     GLOBAL_DEAD,
     GLOBAL_WRITTEN,
     GLOBAL_EVICTED,
-    RUN_FREE,
-    RUN_END,
+    PIECE_FREE,
+    PIECE_END,
     STORE_HEAP,
-) = range(23)
-COUNTS = 32
+) = range(35)
+_COUNTS = 48
+
+#: where a request is: ``State.request.stage``
+NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
+
+#: places in State.room: counts above which a table must grow before the next event
+ROOM_STALE, ROOM_FAILED, ROOM_EXPIRY, ROOM_LOAD, ROOM_INDEX = range(5)
+_ROOMY = 2**62
+_LEAST_GROWTH = 1024
 
 
 def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
@@ -66,41 +88,51 @@ _REQUEST_INPUT = _record(
 _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
-    {"i8": "todo at finish_at private chunk next_waiting", "i4": "legs replica", "?": "fetching"}
+    {
+        "i8": "finish_at due",
+        "i4": "todo at private chunk next_waiting expiry made replica writing",
+        "i1": "stage legs",
+        "?": "fetching",
+    }
 )
 _OUT = _record(
     {
-        "i8": "arrival ready admitted fetch_start fetch_done first_step first_token done"
-        " instance reason local_tokens fetched_tokens charge"
+        "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
+        " gave_up instance reason local_tokens fetched_tokens charge failed_tries"
     }
 )
 #: results that are −1 where something did not happen
-_ABSENT = (_OUT.names or ())[:10]
+_ABSENT = (_OUT.names or ())[:12]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
-        " decode_steps context step_start run_steps held held_since busy_ticks last_dead unused",
+        " decode_steps context step_start run_steps held held_since busy_ticks coming last_dead"
+        " unused",
         "f8": "held_token_ticks pcie_bytes",
         "?": "step_is_run",
     }
 )
 _SLOT = _record({"i4": "node held pins older newer"})
 _STORE = _record({"i4": "stored older newer"})
-_RUN = _record({"i4": "node low high older newer above dead"})
+_PIECE = _record({"i4": "node low high older newer above dead"})
 _VICTIM = _record({"i4": "node low high"})
-_LINK = _record({"f8": "served rate", "i8": "flows first_flow now"})
+_LINK = _record({"f8": "served rate passing", "i8": "flows first_flow now"})
+_HANDOVER = _record({"i8": " ".join(HANDOVER)})
+_TRANSFER = _record({"i8": "request source target", "f8": "left rate"})
 _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
+_EXPIRY = _record({"i8": "tick request"})
+_FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
 
 class Caching(NamedTuple):
-    """``Tiers``, and whether the global tier is that of ``_runs.py``."""
+    """``Tiers``, and whether the global tier is that of ``_pieces.py``."""
 
     local_eviction: int
     global_eviction: int
-    runs: int
+    pieces: int
 
 
 class World(NamedTuple):
@@ -119,6 +151,16 @@ class World(NamedTuple):
     root: Any  # (requests,) first row of the session, where sessions matter
     use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
     uses: Any  # requests that use a node, in order
+    clients: Any
+
+
+class CompiledClients(NamedTuple):
+    """``Clients``, and whether any try may come to nothing."""
+
+    timeout_ticks: int
+    retries: int
+    backoff_ticks: int
+    active: int
 
 
 class State(NamedTuple):
@@ -134,17 +176,19 @@ class State(NamedTuple):
     instance: Any  # (instances,)
     prefilling: Any  # (instances, max running), in order of admission, those that fetch included
     decoding: Any  # (instances, max running)
-    loads: Any  # (replicas, instances) float, as the routers see them
+    handover: Any  # (requests,) results of disaggregated serving
+    transfer: Any  # KV between nodes on its way to the decode pool, in order of its start
+    loads: Any  # (replicas, prefill instances) float, as the routers see them
     unprefilled: Any
     load_log: Any  # changes of loads not yet seen
-    seen: Any  # (replicas · nodes · instances) blocks, where the index is not exact
+    seen: Any  # (replicas · nodes · prefill instances) blocks, where the index is not exact
     index_log: Any  # changes of caches not yet seen
     computed_tokens: Any  # (instances, bins)
     reused_tokens: Any
     generated_tokens: Any
-    slot: Any  # (nodes · instances); −1 where nothing is cached or pinned
+    slot: Any  # (nodes · prefill instances); −1 where nothing is cached or pinned
     slots: Any
-    unused_heap: Any  # (instances, slots), where the local tier is clairvoyant
+    unused_heap: Any  # (prefill instances, slots), where the local tier is clairvoyant
     place: Any  # (slots,)
     dead: Any  # (slots,) demoted
     users: Any  # (nodes,) requests of sessions under way
@@ -154,8 +198,8 @@ class State(NamedTuple):
     passed: Any  # (requests,) admitted
     store: Any  # (nodes,) the global tier
     store_dead: Any  # (nodes,)
-    run: Any  # the global tier in runs, see _runs.py
-    first_run: Any  # (nodes,)
+    piece: Any  # the global tier in pieces, see _pieces.py
+    first_piece: Any  # (nodes,)
     store_heap: Any  # (nodes,)
     store_place: Any
     victim: Any  # pieces evicted at an admission
@@ -165,7 +209,10 @@ class State(NamedTuple):
     timer: Any  # instances' steps, instances' PCIe, NICs
     timer_heap: Any
     timer_size: Any  # (1,)
-    event: Any  # (requests + 1,) a heap
+    event: Any  # a heap: one a request, and those of tries that have ended
+    expiry: Any  # tries in order of arrival, where clients do not wait for ever
+    failed: Any  # tries that came to nothing
+    room: Any  # counts above which a table must grow, see above
     path: Any  # scratch
     hits: Any
     active: Any
@@ -216,19 +263,25 @@ def new_world(inputs: Inputs) -> World:
         policy=pack(inputs.policy),
         signals=inputs.signals,
         tiers=Caching(
-            inputs.tiers.local_eviction, inputs.tiers.global_eviction, _in_runs(inputs.tiers)
+            inputs.tiers.local_eviction, inputs.tiers.global_eviction, _in_pieces(inputs.tiers)
         ),
         root=root,
         use_first=use_first,
         uses=uses,
+        clients=CompiledClients(*inputs.clients, active=int(_fallible(inputs))),
     )
+
+
+def _fallible(inputs: Inputs) -> bool:
+    """Whether a try may come to nothing."""
+    return inputs.clients.timeout_ticks >= 0
 
 
 def _has(tiers: Tiers, eviction: int) -> bool:
     return eviction in (tiers.local_eviction, tiers.global_eviction)
 
 
-def _in_runs(tiers: Tiers) -> int:
+def _in_pieces(tiers: Tiers) -> int:
     """Whether the global tier may hold other than whole prefixes, or not in order of use."""
     return int(tiers.global_eviction == CLAIRVOYANT)
 
@@ -237,11 +290,13 @@ def new_state(inputs: Inputs) -> State:
     """Return the state at time 0."""
     engine, fabric = inputs.engine, inputs.fabric
     instances, requests = fabric.instances, inputs.requests.turn.size
+    prefill = fabric.prefill_instances
+    pools = prefill < instances
     nodes = inputs.nodes.parent.size
     # a node that is cached or pinned has a block in the pool; at an admission the path's nodes are
     # pinned before others are evicted
     most = engine.pool_tokens // engine.cache_block_tokens + 1 + inputs.nodes.longest_path()
-    slots = min(instances * most, max(nodes, 1) * instances)
+    slots = min(prefill * most, max(nodes, 1) * prefill)
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
 
@@ -254,20 +309,18 @@ def new_state(inputs: Inputs) -> State:
     load_changes = 3 * requests if signals.load_age_ticks else 0
     seen = index_changes = 0
     if signals.hit_index == BLIND:
-        seen = signals.replicas * nodes * instances
+        seen = signals.replicas * nodes * prefill
     elif signals.hit_index == DELAYED:
-        seen = nodes * instances
+        seen = nodes * prefill
         index_changes = 2 * inputs.nodes.path_sum() + requests
-    count = ints(COUNTS)
-    count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, RUN_FREE]] = -1
     tiers, world_nodes = inputs.tiers, inputs.nodes
     by_future, by_session = _has(tiers, CLAIRVOYANT), _has(tiers, DEAD_FIRST)
     lines = slots if tiers.local_eviction == CLAIRVOYANT else 0
-    in_runs = bool(_in_runs(tiers))
-    runs = 0
-    if in_runs:
+    in_pieces = bool(_in_pieces(tiers))
+    pieces = 0
+    if in_pieces:
         blocks = int((world_nodes.end - world_nodes.start).sum())
-        runs = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
+        pieces = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
     left = ints(0)
     if by_session:
         left = np.bincount(session_roots(inputs.requests.previous), minlength=requests)
@@ -277,12 +330,22 @@ def new_state(inputs: Inputs) -> State:
         use_at = use_first[:-1].copy()
         next_use = np.append(uses, requests)[use_at].astype(np.int32)
         next_use[use_first[1:] == use_first[:-1]] = requests
-    return State(
+    events, expiries, failed = requests + 1, 0, 0
+    room = ints(5, value=_ROOMY)
+    if _fallible(inputs):
+        # tables that may have to grow; ``grown_state`` knows by how much an event fills them
+        events, failed = 3 * requests + 1, 2 * requests
+        expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
+        load_changes = 2 * load_changes
+    count = ints(_COUNTS)
+    count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
+    transfers = (instances - prefill) * engine.max_running_requests
+    state = State(
         count=count,
         nic_work=np.zeros(1),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(_REQUEST, requests, next_waiting=-1),
+        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -298,17 +361,19 @@ def new_state(inputs: Inputs) -> State:
         ),
         prefilling=ints(instances, engine.max_running_requests),
         decoding=ints(instances, engine.max_running_requests),
-        loads=np.zeros((signals.replicas, instances)),
-        unprefilled=np.zeros((signals.replicas, instances)),
+        handover=_table(_HANDOVER, requests * pools, **dict.fromkeys(HANDOVER, -1)),
+        transfer=_table(_TRANSFER, transfers),
+        loads=np.zeros((signals.replicas, prefill)),
+        unprefilled=np.zeros((signals.replicas, prefill)),
         load_log=_table(_LOAD_CHANGE, load_changes),
         seen=np.zeros(seen, np.int32),
         index_log=_table(_INDEX_CHANGE, index_changes),
         computed_tokens=ints(instances, inputs.window.bins),
         reused_tokens=ints(instances, inputs.window.bins),
         generated_tokens=ints(instances, inputs.window.bins),
-        slot=np.full(nodes * instances, -1, np.int32),
+        slot=np.full(nodes * prefill, -1, np.int32),
         slots=_table(_SLOT, slots, older=-1, newer=free_slots),
-        unused_heap=np.zeros((instances, lines // instances), np.int32),
+        unused_heap=np.zeros((prefill, lines // prefill), np.int32),
         place=np.zeros(lines, np.int32),
         dead=np.zeros(slots if tiers.local_eviction == DEAD_FIRST else 0, np.bool_),
         users=np.zeros(nodes if by_session else 0, np.int32),
@@ -316,12 +381,12 @@ def new_state(inputs: Inputs) -> State:
         next_use=next_use,
         use_at=use_at,
         passed=np.zeros(requests if by_future else 0, np.bool_),
-        store=_table(_STORE, 0 if in_runs else nodes, older=-1, newer=-1),
+        store=_table(_STORE, 0 if in_pieces else nodes, older=-1, newer=-1),
         store_dead=np.zeros(nodes if tiers.global_eviction == DEAD_FIRST else 0, np.bool_),
-        run=_table(_RUN, runs),
-        first_run=np.full(nodes if in_runs else 0, -1, np.int32),
-        store_heap=np.zeros(nodes if in_runs else 0, np.int32),
-        store_place=np.zeros(nodes if in_runs else 0, np.int32),
+        piece=_table(_PIECE, pieces),
+        first_piece=np.full(nodes if in_pieces else 0, -1, np.int32),
+        store_heap=np.zeros(nodes if in_pieces else 0, np.int32),
+        store_place=np.zeros(nodes if in_pieces else 0, np.int32),
         victim=_table(_VICTIM, 0),
         link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
@@ -329,25 +394,79 @@ def new_state(inputs: Inputs) -> State:
         timer=_table(_TIMER, 2 * instances + 1, place=-1),
         timer_heap=ints(2 * instances + 1),
         timer_size=ints(1),
-        event=_table(_EVENT, requests + 1),
+        event=_table(_EVENT, events),
+        expiry=_table(_EXPIRY, expiries),
+        failed=_table(_FAILED, failed),
+        room=room,
         path=ints(inputs.nodes.longest_path() + 1),
-        hits=ints(instances),
-        active=ints(instances),
-        available=np.ones(instances, np.bool_),
-        keys=np.arange(instances, dtype=np.uint64),
+        hits=ints(prefill),
+        active=ints(prefill),
+        available=np.ones(prefill, np.bool_),
+        keys=np.arange(prefill, dtype=np.uint64),
     )
+    if _fallible(inputs):
+        _set_room(inputs, state)
+    return state
+
+
+def _set_room(inputs: Inputs, state: State) -> None:
+    """Set how full a table may be before an event, so that what the event adds fits.
+
+    At most, an event ends the tries of all requests, changes loads twice for each, and changes
+    what one instance caches of each node of its pool twice.
+    """
+    requests = inputs.requests.turn.size
+    engine = inputs.engine
+    blocks = engine.pool_tokens // engine.cache_block_tokens
+    changes = 2 * (blocks + engine.max_running_requests)
+    state.room[ROOM_STALE] = state.event.size - 2 * requests - 1
+    state.room[ROOM_FAILED] = state.failed.size - requests
+    state.room[ROOM_EXPIRY] = state.expiry.size - 1 if state.expiry.size else _ROOMY
+    state.room[ROOM_LOAD] = state.load_log.size - 2 * requests if state.load_log.size else _ROOMY
+    state.room[ROOM_INDEX] = state.index_log.size - changes if state.index_log.size else _ROOMY
+
+
+def grown_state(inputs: Inputs, state: State) -> State:
+    """Return the state with more room in the tables that have too little."""
+
+    def larger(table: Any) -> Any:
+        more: Any = np.zeros(table.size + max(table.size, _LEAST_GROWTH), table.dtype)
+        more[: table.size] = table
+        return more
+
+    count, room = state.count, state.room
+    tables = (
+        ("event", STALE, ROOM_STALE),
+        ("failed", FAILED, ROOM_FAILED),
+        ("expiry", EXPIRY_END, ROOM_EXPIRY),
+        ("load_log", LOAD_END, ROOM_LOAD),
+        ("index_log", INDEX_END, ROOM_INDEX),
+    )
+    full = [name for name, filled, limit in tables if count[filled] > room[limit]]
+    state = state._replace(**{name: larger(getattr(state, name)) for name in full})
+    _set_room(inputs, state)
+    return state
 
 
 def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
     """Return the results, with what the caches hold at the end where asked for."""
     count = state.count
-    nodes, instances = inputs.nodes.parent.size, inputs.fabric.instances
+    nodes, instances = inputs.nodes.parent.size, inputs.fabric.prefill_instances
     held = np.zeros((0, instances), np.int64)
     if caches:
         slot = state.slot.reshape(nodes, instances)
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
         **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        failed=FailedTries(
+            *(
+                np.ascontiguousarray(state.failed[name][: count[FAILED]])
+                for name in FailedTries._fields
+            )
+        ),
+        loads_end=state.loads.sum(axis=0),
+        unprefilled_end=state.unprefilled.sum(axis=0),
+        **{name: np.ascontiguousarray(state.handover[name]) for name in HANDOVER},
         order=state.order[: count[ARRIVED]],
         computed_tokens=state.computed_tokens,
         reused_tokens=state.reused_tokens,
@@ -373,12 +492,12 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
 
 def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
     """Blocks of each node in the global tier."""
-    if not _in_runs(inputs.tiers):
+    if not _in_pieces(inputs.tiers):
         return np.asarray(state.store["stored"], np.int64)
     stored = np.zeros(inputs.nodes.parent.size, np.int64)
-    for node in np.flatnonzero(state.first_run >= 0).tolist():
-        run = int(state.first_run[node])
-        while run >= 0:
-            stored[node] += state.run["high"][run] - state.run["low"][run]
-            run = int(state.run["above"][run])
+    for node in np.flatnonzero(state.first_piece >= 0).tolist():
+        piece = int(state.first_piece[node])
+        while piece >= 0:
+            stored[node] += state.piece["high"][piece] - state.piece["low"][piece]
+            piece = int(state.piece["above"][piece])
     return stored

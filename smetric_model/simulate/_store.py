@@ -1,7 +1,7 @@
 """Compiled global tier: a list of radix nodes, each stored from its beginning on.
 
 That is all there is while computed prompts are written through and the oldest goes first: whole
-prefixes are stored.  ``_runs.py`` has the tier for what else there is.
+prefixes are stored.  ``_pieces.py`` has the tier for what else there is.
 """
 # mypy: disable-error-code="no-untyped-def"
 

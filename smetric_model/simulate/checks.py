@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.identities import Violation, check_identities
-from smetric_model.simulate.inputs import Inputs, Replay
+from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
+from smetric_model.simulate.try_laws import load_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
 
 __all__ = ["broken_laws", "replay_violations"]
+
+
+#: what a run without skipping is compared by
+_RESULTS = (
+    "arrival",
+    "placed",
+    "instance",
+    "first_step",
+    "first_token",
+    "done",
+    "gave_up",
+    "local_tokens",
+    "failed",
+    *HANDOVER,
+)
 
 
 def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violation]:
@@ -41,7 +57,7 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     found += _kv(inputs, again)  # the same run, with what its caches hold at the end
     found += [
         Violation("the same without skipping decode steps", f"{name} differs")
-        for name in ("arrival", "instance", "first_step", "first_token", "done", "local_tokens")
+        for name in _RESULTS
         if not np.array_equal(getattr(replay, name), getattr(again, name))
     ]
     return found
@@ -64,9 +80,12 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
     return [
         *_requests(inputs, replay),
         *_causality(inputs, replay),
+        *_handover(inputs, replay),
         *_tokens(inputs, replay),
         *_kv(inputs, replay),
         *_work(inputs, replay),
+        *try_laws(inputs, replay),
+        *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
 
@@ -85,13 +104,14 @@ def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     previous = inputs.requests.previous[rows]
     closed = (previous >= 0) & (inputs.requests.arrival_tick[rows] < 0)
     before = previous[closed]
-    since = np.where(replay.done[before] >= 0, replay.done[before], replay.arrival[before])
+    ended = np.maximum(replay.done[before], replay.gave_up[before])
+    since = np.where(ended >= 0, ended, replay.arrival[before])
     if (replay.arrival[rows[closed]] - since != inputs.requests.think_ticks[rows[closed]]).any():
         yield Violation("a turn arrives a think time after its predecessor", "one does not")
 
 
 def _causality(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
-    stages = ("arrival", "ready", "admitted", "first_step", "first_token", "done")
+    stages = ("arrival", "placed", "ready", "admitted", "first_step", "first_token", "done")
     for earlier, later in pairwise(stages):
         one, two = getattr(replay, earlier), getattr(replay, later)
         if ((two >= 0) & ((one < 0) | (two < one))).any():
@@ -105,6 +125,45 @@ def _causality(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         (after >= 0) & (after < replay.fetch_done[done])
     ).any():
         yield Violation("fetch_start <= fetch_done <= first_step", "not for every request")
+
+
+def _handover(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Disaggregated serving: each request goes from one pool to the other, once and in time."""
+    fabric, data = inputs.fabric, inputs.requests
+    if fabric.prefill_instances == fabric.instances:
+        return
+    stages = {
+        "first_token": replay.first_token,
+        "transfer_start": replay.transfer_start,
+        "transfer_done": replay.transfer_done,
+        "decode_start": replay.decode_start,
+    }
+    decodes = data.output_tokens > 1
+    for (before, one), (after, two) in pairwise(stages.items()):
+        if ((two >= 0) & ((one < 0) | (two < one))).any():
+            yield Violation(f"{before} <= {after}", "not for every request")
+    if ((replay.done >= 0) & decodes & (replay.decode_start < 0)).any():
+        yield Violation("a request of several tokens decodes in the decode pool", "one does not")
+    if ((replay.done >= 0) & decodes & (replay.done <= replay.decode_start)).any():
+        yield Violation("decode_start < done", "not for every request")
+    if (replay.transfer_start[~decodes] >= 0).any():
+        yield Violation("a request of one token does not decode", "one does")
+    prefilled, where = replay.instance, replay.decode_instance
+    if (prefilled >= fabric.prefill_instances).any():
+        yield Violation("routers place in the prefill pool", "one placed elsewhere")
+    sent = replay.transfer_start >= 0
+    if (sent != (where >= 0)).any() or (where[sent] < fabric.prefill_instances).any():
+        yield Violation("KV is sent to the decode pool", "some is not")
+    # first come, first served by the whole pool
+    rows = np.flatnonzero(decodes & (replay.first_token >= 0))
+    rows = rows[np.argsort(replay.first_token[rows], kind="stable")]
+    begins = np.where(replay.transfer_start[rows] < 0, np.iinfo(np.int64).max, 0)
+    begins = np.maximum(begins, replay.transfer_start[rows])
+    first = replay.first_token[rows]
+    if ((np.diff(begins) < 0) & (np.diff(first) > 0)).any():
+        yield Violation("the decode pool serves first come, first served", "one overtakes")
+    if replay.computed_tokens[fabric.prefill_instances :].any():
+        yield Violation("the decode pool computes no prompts", "some are")
 
 
 def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
@@ -121,6 +180,11 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     inside = (replay.first_token >= window.start) & (replay.first_token < window.end)
     reused = int(hit[inside].sum())
     computed = int((data.prompt_tokens - hit)[inside].sum())
+    failed = replay.failed
+    moment = np.where(failed.first_token >= 0, failed.first_token, failed.end)
+    lost = (moment >= window.start) & (moment < window.end)
+    reused += int(failed.reused_tokens[lost].sum())
+    computed += int(failed.computed_tokens[lost].sum())
     for name, expected in (("reused_tokens", reused), ("computed_tokens", computed)):
         counted = int(getattr(replay, name).sum())
         if counted != expected:
@@ -159,13 +223,23 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
 
     window = inputs.window
     rows = np.flatnonzero(replay.first_step >= 0)
-    rows = rows[np.argsort(replay.first_step[rows], kind="stable")]
-    end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
+    start, where, end = replay.first_step[rows], replay.instance[rows], replay.done[rows]
+    if inputs.fabric.prefill_instances < inputs.fabric.instances:
+        decoded = np.flatnonzero(replay.decode_start >= 0)
+        start = np.concatenate((start, replay.decode_start[decoded]))
+        where = np.concatenate((where, replay.decode_instance[decoded]))
+        end = np.concatenate((replay.first_token[rows], replay.done[decoded]))
+    end = np.where(end >= 0, end, replay.end_tick)
+    lost = np.flatnonzero(replay.failed.first_step >= 0)
+    start = np.append(start, replay.failed.first_step[lost])
+    where = np.append(where, replay.failed.instance[lost])
+    end = np.append(end, replay.failed.until[lost])
+    rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
     covered_ticks(
-        replay.first_step[rows],
-        end,
-        replay.instance[rows],
+        start[rows],
+        end[rows],
+        where[rows],
         window.start,
         min(window.end, replay.end_tick),
         covered,

@@ -11,7 +11,7 @@ import numpy as np
 
 from smetric_model.simulate._jit import address, fingerprint, source_files
 from smetric_model.simulate._loop import loop
-from smetric_model.simulate._state import new_state, new_world, replay_of
+from smetric_model.simulate._state import FULL, grown_state, new_state, new_world, replay_of
 from smetric_model.simulate.inputs import Inputs, Replay
 
 __all__ = ["is_compiled", "run"]
@@ -69,5 +69,9 @@ def run(
     state = new_state(inputs)
     fixed = np.flatnonzero(inputs.requests.arrival_tick >= 0)
     first = fixed[np.argsort(inputs.requests.arrival_tick[fixed], kind="stable")]
-    now = _compiled()(state, new_world(inputs), first, skip)
+    world = new_world(inputs)
+    now = _compiled()(state, world, first, skip)
+    while state.count[FULL]:
+        state = grown_state(inputs, state)
+        now = _compiled()(state, world, first, skip)
     return replay_of(inputs, state, now, caches)

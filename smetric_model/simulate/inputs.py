@@ -15,7 +15,19 @@ from smetric_model.simulate.steps import DecodeTables
 if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
 
-__all__ = ["Engine", "Fabric", "Inputs", "Replay", "Requests", "Signals", "Tiers", "Window"]
+__all__ = [
+    "HANDOVER",
+    "Clients",
+    "Engine",
+    "Fabric",
+    "FailedTries",
+    "Inputs",
+    "Replay",
+    "Requests",
+    "Signals",
+    "Tiers",
+    "Window",
+]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -60,11 +72,14 @@ class Engine(NamedTuple):
 class Fabric(NamedTuple):
     """Instances on nodes, and the links between them.
 
-    ``nic_work_idle`` and ``nic_work_busy`` [bytes of line capacity] are what the remote share of a
-    transfer takes, by its size in engine blocks.
+    The first ``prefill_instances`` instances take requests from the routers; where that is not all
+    of them, the others only decode.  ``nic_work_idle`` and ``nic_work_busy`` [bytes of line
+    capacity] are what the remote share of a fetch or write takes, by its size in engine blocks;
+    ``transfer_work_idle`` and ``transfer_work_busy`` what KV takes from one node to another.
     """
 
     instances: int
+    prefill_instances: int
     instances_per_node: int
     nodes: int
     node_nic_bytes_per_s: float
@@ -73,11 +88,16 @@ class Fabric(NamedTuple):
     block_bytes: float
     nic_work_idle: FloatArray
     nic_work_busy: FloatArray
+    transfer_work_idle: FloatArray
+    transfer_work_busy: FloatArray
     fixed_fetch_ticks: int
     global_blocks: int
     stall: int
     recompute_if_faster: int
 
+
+#: Results of a replay that disaggregated serving adds.
+HANDOVER = ("transfer_start", "transfer_done", "decode_start", "decode_instance")
 
 #: What a router knows of the caches: ``Signals.hit_index``.
 EXACT, DELAYED, BLIND = range(3)
@@ -88,7 +108,8 @@ class Signals(NamedTuple):
 
     ``hit_index`` is EXACT, DELAYED (by ``index_age_ticks``) or BLIND (what this router placed
     there, evictions unknown).  Loads are the router's own counters, or (``scraped``) those of the
-    engines, either ``load_age_ticks`` old.
+    engines, either ``load_age_ticks`` old; ``token_load``: what policies balance are unprefilled
+    tokens, not requests.
     """
 
     replicas: int = 1
@@ -96,6 +117,50 @@ class Signals(NamedTuple):
     index_age_ticks: int = 0
     scraped: int = 0
     load_age_ticks: int = 0
+    token_load: int = 0
+
+
+class Clients(NamedTuple):
+    """What a client does whose request takes too long, or is answered with an error.
+
+    ``timeout_ticks`` is −1 where it waits for ever.
+    """
+
+    timeout_ticks: int = -1
+    retries: int = 0
+    backoff_ticks: int = 0
+
+
+#: Why a try came to nothing: ``FailedTries.cause``.
+TIMED_OUT = 1
+
+
+class FailedTries(NamedTuple):
+    """Tries that came to nothing, in order of their end; arrays of shape (tries,).
+
+    Times are in ticks, −1 where something did not happen.  ``until`` is the end of the engine step
+    that was under way.  Tokens are those processed for the try: ``reused_tokens`` and
+    ``computed_tokens`` of the prompt, ``generated_tokens`` of the output; ``charge`` is what the
+    router counted as unprefilled until the first token.
+    """
+
+    request: IntArray
+    instance: IntArray
+    cause: IntArray
+    placed: IntArray
+    first_step: IntArray
+    first_token: IntArray
+    end: IntArray
+    until: IntArray
+    charge: IntArray
+    reused_tokens: IntArray
+    computed_tokens: IntArray
+    generated_tokens: IntArray
+
+    @classmethod
+    def none(cls) -> FailedTries:
+        """No tries."""
+        return cls(*(np.zeros(0, np.int64) for _ in cls._fields))
 
 
 #: What a tier evicts first: ``Tiers.local_eviction`` and ``global_eviction``.
@@ -139,6 +204,8 @@ class Inputs:
         What the routers know.
     tiers : Tiers
         What the tiers evict.
+    clients : Clients
+        How long they wait, and what they do then.
     """
 
     requests: Requests
@@ -152,6 +219,7 @@ class Inputs:
     seed: int = 0
     signals: Signals = field(default_factory=Signals)
     tiers: Tiers = field(default_factory=Tiers)
+    clients: Clients = field(default_factory=Clients)
 
 
 @dataclass(eq=False)
@@ -160,8 +228,17 @@ class Replay:
 
     Attributes
     ----------
-    arrival, ready, admitted, fetch_start, fetch_done, first_step, first_token, done : ndarray
-        Times of each request [ticks].
+    arrival, placed, ready, admitted, fetch_start, fetch_done, first_step, first_token, done
+        Times of each request [ticks]: of its first try's arrival, and of its last try, if that
+        one did not come to nothing.
+    gave_up : ndarray
+        When its client gave it up after the last try.
+    failed_tries : ndarray
+        Tries that came to nothing.
+    failed : FailedTries
+        Those tries.
+    loads_end, unprefilled_end : ndarray of float64, shape (instances,)
+        What all routers together count at the end: requests, and unprefilled tokens.
     instance, reason : ndarray
         Where the router placed it (−1: not placed), and why.
     local_tokens, fetched_tokens : ndarray
@@ -178,7 +255,11 @@ class Replay:
         KV of running requests over time, and bytes over PCIe, inside the window.
     nic_work_bytes : float
         Line capacity that transfers took inside the window, one direction.
-    held_blocks : ndarray of int64, shape (nodes, instances)
+    transfer_start, transfer_done, decode_start, decode_instance : ndarray
+        Disaggregated serving (else empty): when KV for the request was reserved in the decode pool
+        and its transfer began, when it was there, when its first decode step began [ticks], and
+        where; −1 also for requests of one output token.
+    held_blocks : ndarray of int64, shape (nodes, prefill instances)
         Cached blocks of each node at the end (for tests; empty where not asked for).
     global_held_blocks : ndarray of int64, shape (nodes,)
         The same of the global tier.
@@ -189,6 +270,7 @@ class Replay:
     """
 
     arrival: IntArray
+    placed: IntArray
     ready: IntArray
     admitted: IntArray
     fetch_start: IntArray
@@ -196,11 +278,14 @@ class Replay:
     first_step: IntArray
     first_token: IntArray
     done: IntArray
+    gave_up: IntArray
     instance: IntArray
     reason: IntArray
     local_tokens: IntArray
     fetched_tokens: IntArray
     charge: IntArray
+    failed_tries: IntArray
+    failed: FailedTries
     order: IntArray
     computed_tokens: IntArray
     reused_tokens: IntArray
@@ -209,6 +294,12 @@ class Replay:
     held_token_ticks: FloatArray
     pcie_bytes: FloatArray
     nic_work_bytes: float
+    loads_end: FloatArray
+    unprefilled_end: FloatArray
+    transfer_start: IntArray
+    transfer_done: IntArray
+    decode_start: IntArray
+    decode_instance: IntArray
     held_blocks: IntArray
     global_held_blocks: IntArray
     counts: dict[str, int] = field(default_factory=dict)
@@ -223,6 +314,7 @@ class Replay:
             name: np.full(n, -1, np.int64)
             for name in (
                 "arrival",
+                "placed",
                 "ready",
                 "admitted",
                 "fetch_start",
@@ -230,13 +322,17 @@ class Replay:
                 "first_step",
                 "first_token",
                 "done",
+                "gave_up",
                 "instance",
                 "reason",
             )
         }
         tokens: dict[str, Any] = {
-            name: np.zeros(n, np.int64) for name in ("local_tokens", "fetched_tokens", "charge")
+            name: np.zeros(n, np.int64)
+            for name in ("local_tokens", "fetched_tokens", "charge", "failed_tries")
         }
+        pools = inputs.fabric.prefill_instances < instances
+        times |= {name: np.full(n if pools else 0, -1, np.int64) for name in HANDOVER}
         binned: dict[str, Any] = {
             name: np.zeros((instances, bins), np.int64)
             for name in ("computed_tokens", "reused_tokens", "generated_tokens")
@@ -245,11 +341,14 @@ class Replay:
             **times,
             **tokens,
             **binned,
+            failed=FailedTries.none(),
             order=np.zeros(0, np.int64),
             busy_ticks=np.zeros(instances, np.int64),
             held_token_ticks=np.zeros(instances),
             pcie_bytes=np.zeros(instances),
             nic_work_bytes=0.0,
-            held_blocks=np.zeros((0, instances), np.int64),
+            loads_end=np.zeros(inputs.fabric.prefill_instances),
+            unprefilled_end=np.zeros(inputs.fabric.prefill_instances),
+            held_blocks=np.zeros((0, inputs.fabric.prefill_instances), np.int64),
             global_held_blocks=np.zeros(0, np.int64),
         )

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from smetric_model.analytic.demand import cluster_of, instance_of
 from smetric_model.analytic.efficiencies import get_efficiencies
-from smetric_model.analytic.fabric import nic_bytes_per_s, pcie_bytes_per_s
+from smetric_model.analytic.fabric import (
+    FetchPath,
+    fetch_bytes_per_s,
+    nic_bytes_per_s,
+    pcie_bytes_per_s,
+)
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.memory import (
     fixed_state_bytes_per_request,
@@ -22,7 +27,16 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import make_policy, policy_parameters
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Tiers, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Tiers,
+    Window,
+)
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 
@@ -72,13 +86,12 @@ def check_simulated(scenario: Scenario) -> None:
     SpecError
         Names every key, its value and what is simulated.
     """
-    cluster, tier = scenario.cluster, scenario.global_tier
+    tier = scenario.global_tier
     refused = (
-        ("cluster.serving", cluster.serving, cluster.serving == "colocated", '"colocated"'),
         (
-            "client.timeout_s",
+            "client.timeout_s with disaggregated serving",
             scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s),
+            math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
             "inf (no client gives up)",
         ),
         ("global_tier.write", tier.write, tier.write == "through", '"through"'),
@@ -157,10 +170,22 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             index_age_ticks=to_ticks(scenario.router.hit_index_age_s),
             scraped=int(scenario.router.load_source == "scraped"),
             load_age_ticks=to_ticks(scenario.router.load_age_s),
+            token_load=int(scenario.router.balances_tokens(scenario.cluster.serving)),
         ),
         tiers=_tiers(scenario),
+        clients=_clients(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
+
+
+def _clients(scenario: Scenario) -> Clients:
+    client = scenario.client
+    waits = math.isinf(client.timeout_s)
+    return Clients(
+        timeout_ticks=-1 if waits else to_ticks(client.timeout_s),
+        retries=client.retries,
+        backoff_ticks=to_ticks(client.backoff_s),
+    )
 
 
 def _lengths(
@@ -222,7 +247,8 @@ def _requests(
     arrival = trace.column("arrival_s").astype(np.float64)
     think = np.zeros(rows.size)
     if closed:
-        think = _think_s(trace, instance, previous, prompt, output, notes)
+        sending = _sending_alone_s(scenario, instance, prompt, output)
+        think = _think_s(trace, instance, previous, prompt, output, sending, notes)
     turn = trace.column("turn").astype(np.int64)
     known = turn >= 0
     counted = np.zeros(rows.size, np.int64)
@@ -258,6 +284,7 @@ def _think_s(
     previous: IntArray,
     prompt: IntArray,
     output: IntArray,
+    sending_s: NDArray[np.float64],
     notes: list[str],
 ) -> NDArray[np.float64]:
     """Think time before each request: as recorded, or from the gap between arrivals."""
@@ -272,7 +299,8 @@ def _think_s(
     service = trace.column("e2e_s").astype(np.float64)
     modelled = np.isnan(service)
     if (unknown & modelled[before]).any():
-        service = np.where(modelled, _alone_s(trace, instance, prompt, output), service)
+        alone = _alone_s(trace, instance, prompt, output) + sending_s
+        service = np.where(modelled, alone, service)
     think = np.where(unknown, gap - service[before], recorded)
     clipped = unknown & (think < 0)
     if clipped.any():
@@ -301,32 +329,53 @@ def _alone_s(
     return np.asarray(host_time_s(instance, prompt) + prefill + decode)
 
 
+def _sending_alone_s(
+    scenario: Scenario, instance: InstanceSpec, prompt: IntArray, output: IntArray
+) -> NDArray[np.float64]:
+    """Time to send each prompt's KV to the decode pool over idle links; 0 where colocated."""
+    cluster = cluster_of(scenario)
+    if cluster.serving == "colocated":
+        return np.zeros(prompt.size)
+    blocks = -(-prompt // instance.block_tokens)
+    size = blocks * instance.block_tokens * kv_bytes_per_token(instance)
+    size = np.where(output > 1, size + fixed_state_bytes_per_request(instance), 0.0)
+    path: FetchPath = "rdma" if cluster.nodes > 1 else "dram"
+    rate = fetch_bytes_per_s(cluster, instance.gpu, instance.tp, path, size, busy=False)
+    return np.asarray(size / rate)
+
+
 def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabric:
     cluster = cluster_of(scenario)
     fitted = get_efficiencies(instance.gpu.name, instance.engine)
     block_bytes = kv_bytes_per_token(instance) * instance.block_tokens
     largest = -(-scenario.engine.max_context_tokens // engine.block_tokens)
     largest = max(largest, engine.pool_tokens // engine.block_tokens)
-    size = np.arange(largest + 1) * block_bytes * cluster.remote_ratio
+    size = np.arange(largest + 1) * block_bytes
     driven = min(cluster.nics_per_node, instance.tp)  # one GPU drives one NIC
 
-    def work(busy: bool) -> NDArray[np.float64]:
-        efficiency = nic_bytes_per_s(cluster, size / driven, busy) / cluster.nic_bytes_per_s
-        return np.asarray(size / efficiency)
+    def work(share: float, busy: bool) -> NDArray[np.float64]:
+        part = size * share
+        efficiency = nic_bytes_per_s(cluster, part / driven, busy) / cluster.nic_bytes_per_s
+        return np.asarray(part / efficiency)
 
+    pools = cluster.serving == "disaggregated"
+    none = np.zeros(0)
     remote = cluster.nodes > 1
     tier = scenario.global_tier.bytes_per_node * cluster.nodes
     cache_bytes = kv_bytes_per_token(instance) * engine.cache_block_tokens
     return Fabric(
         instances=cluster.instances,
+        prefill_instances=cluster.prefill_instances if pools else cluster.instances,
         instances_per_node=cluster.instances_per_node,
         nodes=cluster.nodes,
         node_nic_bytes_per_s=cluster.nics_per_node * cluster.nic_bytes_per_s,
         flow_nic_bytes_per_s=driven * cluster.nic_bytes_per_s,
         pcie_bytes_per_s=instance.tp * pcie_bytes_per_s(instance.gpu),
         block_bytes=float(block_bytes),
-        nic_work_idle=work(False),
-        nic_work_busy=work(True),
+        nic_work_idle=work(cluster.remote_ratio, False),
+        nic_work_busy=work(cluster.remote_ratio, True),
+        transfer_work_idle=work(1.0, False) if pools else none,
+        transfer_work_busy=work(1.0, True) if pools else none,
         fixed_fetch_ticks=to_ticks(fitted.rdma_fetch_s if remote else fitted.dram_fetch_s),
         global_blocks=int(tier // cache_bytes),
         stall=int(scenario.global_tier.fetch == "stall"),

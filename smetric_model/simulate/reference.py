@@ -20,10 +20,13 @@ from smetric_model.simulate.inputs import (
     CLAIRVOYANT,
     DEAD_FIRST,
     DELAYED,
+    TIMED_OUT,
     Inputs,
     Replay,
 )
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
+from smetric_model.simulate.reference_pools import DecodePool, Transfer
+from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 #: Kinds of events, in the order in which they are handled at one tick.
-STEP, LINK, FETCHED, ARRIVAL, READY = range(5)
+STEP, LINK, FETCHED, ARRIVAL, READY, EXPIRY = range(6)
 
 
 def run(inputs: Inputs) -> Replay:
@@ -47,7 +50,7 @@ def run(inputs: Inputs) -> Replay:
     -------
     Replay
     """
-    return _Cluster(inputs).run()
+    return Cluster(inputs).run()
 
 
 class _Cache:
@@ -98,13 +101,14 @@ class _Cache:
         return len(new)
 
     def release(self, path: list[int], private: int) -> None:
-        """Give back a completed request's KV: its blocks stay, the last one the oldest."""
+        """Give back a request's KV: its cached blocks stay, the last one the oldest."""
         self.free += private
         for block in reversed(path):
             self.pins[block] -= 1
             if not self.pins[block]:
                 del self.pins[block]
-                self.unused.add(block)
+                if block in self.cached:
+                    self.unused.add(block)
 
 
 class _GlobalTier:
@@ -172,6 +176,13 @@ class _Sharing:
         self.served = max(self.served, finish)
         return request
 
+    def cancel(self, request: int) -> float:
+        """Take a transfer out before it is done; returns what was left of it."""
+        left = [finish - self.served for finish, other in self.flows if other == request]
+        self.flows = [flow for flow in self.flows if flow[1] != request]
+        heapq.heapify(self.flows)
+        return max(0.0, left[0]) if left else 0.0
+
     def ticks_left(self) -> int:
         left = (self.flows[0][0] - self.served) / self.rate
         return max(0, math.ceil(left * 1e12))
@@ -184,6 +195,7 @@ class _Nics:
         self.fabric, self.window = fabric, window
         self.reads = [_Sharing() for _ in range(fabric.nodes)]
         self.writes = [_Sharing() for _ in range(fabric.nodes)]
+        self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
         self.now = 0
         self.work = 0.0
 
@@ -200,37 +212,50 @@ class _Nics:
             if sharing.flows:
                 sharing.served += sharing.rate * seconds
                 self.work += len(sharing.flows) * sharing.rate * inside
+        for transfer in self.transfers:
+            transfer.left -= transfer.rate * seconds
+            self.work += transfer.rate * inside
         self.now = now
 
     def set_rates(self) -> None:
+        inward, outward = self.loads()
         for node in range(self.fabric.nodes):
-            self.reads[node].rate = self.rate(node, 0, 0)
-            self.writes[node].rate = self.rate(node, 1, 0)
+            self.reads[node].rate = self.slowest(inward[node], _others(outward, node))
+            self.writes[node].rate = self.slowest(outward[node], _others(inward, node))
+        for transfer in self.transfers:
+            transfer.rate = self.slowest(outward[transfer.source], inward[transfer.target])
 
-    def rate(self, node: int, writing: int, more: int) -> float:
-        """Rate of one read (or write) of a node, with ``more`` reads of it than there are."""
-        fabric = self.fabric
-        reads = [float(len(sharing.flows)) for sharing in self.reads]
+    def read_rate(self, node: int) -> float:
+        """Rate of a read that started now on a node."""
+        inward, outward = self.loads(node)
+        return self.slowest(inward[node], _others(outward, node))
+
+    def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
+        """Transfers on each node's links, in and out; with one more read of node ``reader``."""
+        nodes = range(self.fabric.nodes)
+        reads = [float(len(sharing.flows)) + (m == reader) for m, sharing in enumerate(self.reads)]
         writes = [float(len(sharing.flows)) for sharing in self.writes]
-        reads[node] += more
-        here, there = (writes, reads) if writing else (reads, writes)
-        others = fabric.nodes - 1
-        # a transfer uses its own node's link whole, and an equal part of each other node's
-        own = here[node] + (sum(there) - there[node]) / others
-        far = max(
-            (there[m] + (sum(here) - here[m]) / others for m in range(fabric.nodes) if m != node),
-            default=0.0,
-        )
-        busiest = max(own, far)
+        into = Counter(transfer.target for transfer in self.transfers)
+        out_of = Counter(transfer.source for transfer in self.transfers)
+        others = self.fabric.nodes - 1
+        # a read or write uses its own node's link whole, and an equal part of each other node's
+        inward = [reads[m] + (sum(writes) - writes[m]) / others + into[m] for m in nodes]
+        outward = [writes[m] + (sum(reads) - reads[m]) / others + out_of[m] for m in nodes]
+        return inward, outward
+
+    def slowest(self, one: float, other: float) -> float:
+        fabric, busiest = self.fabric, max(one, other)
         if busiest == 0.0:
             return fabric.flow_nic_bytes_per_s
         return min(fabric.flow_nic_bytes_per_s, fabric.node_nic_bytes_per_s / busiest)
 
     def next_event(self) -> tuple[int, int] | None:
-        """Ticks until the next transfer is done, and its class."""
+        """Ticks until the next transfer is done, and its number among the links."""
         left = [
             (sharing.ticks_left(), k) for k, sharing in enumerate(self.classes) if sharing.flows
         ]
+        first = 2 * self.fabric.nodes + self.fabric.instances
+        left += [(transfer.ticks_left(), first + transfer.request) for transfer in self.transfers]
         return min(left, default=None)
 
 
@@ -245,6 +270,7 @@ class _Instance:
         self.decoding: list[int] = []
         self.chunks: list[tuple[int, int]] = []  # of the step under way
         self.step_start = -1  # −1: no step under way
+        self.step_end = -1
         self.pcie = _Sharing()
         self.pcie_now = 0
         self.pcie_version = 0
@@ -253,6 +279,11 @@ class _Instance:
 
     def computing(self) -> bool:
         return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
+
+
+def _others(values: list[float], node: int) -> float:
+    """Largest value of the other nodes."""
+    return max((value for m, value in enumerate(values) if m != node), default=0.0)
 
 
 def _leading(path: list[int], blocks: Container[int]) -> int:
@@ -274,7 +305,7 @@ class _Router:
         self.ties = TieState(random_state=seed)
 
 
-class _Cluster:
+class Cluster:
     def __init__(self, inputs: Inputs):
         self.inputs = inputs
         fabric, nodes = inputs.fabric, inputs.nodes
@@ -284,19 +315,21 @@ class _Cluster:
         self.future = Future(inputs, self.path)
         self.sessions = Sessions(inputs, self.path)
         self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
+        self.pool = DecodePool(self)
         store = Line(inputs.tiers.global_eviction, self.future)
         self.global_tier = _GlobalTier(fabric.global_blocks, store)
         self.nics = _Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
         self.routers = [
-            _Router(fabric.instances, inputs.seed + k) for k in range(inputs.signals.replicas)
+            _Router(fabric.prefill_instances, inputs.seed + k)
+            for k in range(inputs.signals.replicas)
         ]
         self.replica = [0] * inputs.requests.turn.size
         # changes that the routers have not seen yet: of loads, and of caches
         self.load_log: deque[tuple[int, int, int, int, int]] = deque()
         self.index_log: deque[tuple[int, int, int, bool]] = deque()
-        self.keys = np.arange(fabric.instances, dtype=np.uint64)
+        self.keys = np.arange(fabric.prefill_instances, dtype=np.uint64)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
         n = inputs.requests.turn.size
@@ -305,6 +338,9 @@ class _Cluster:
         self.made = [0] * n  # output tokens
         self.private = [0] * n
         self.legs = [0] * n  # transfers of its fetch that are under way
+        self.writes = [-1] * n  # class of the NICs on which a write of its KV is under way
+        self.due = [-1] * n  # when the host, or the fetch, is done with it
+        self.tries = TryLog(n)
         self.counts: Counter[str] = Counter()
 
     def path(self, request: int) -> list[int]:
@@ -331,6 +367,10 @@ class _Cluster:
             tick, kind, index, version = heapq.heappop(self.events)
             if kind == LINK and version != self.link_version(index):
                 continue  # the rates have changed since
+            if kind == EXPIRY:
+                index = self.tries.expires(index)
+                if index < 0:
+                    continue  # that try has ended
             if tick >= window.end and not self.pending:
                 now = max(now, window.end)
                 break
@@ -343,8 +383,15 @@ class _Cluster:
                 self.end_step(index, now)
             elif kind == LINK:
                 self.on_link(index, now)
+            elif kind == EXPIRY:
+                end_try(self, index, TIMED_OUT, now)
+            elif kind == FETCHED and self.pool.exists and out.first_token[index] >= 0:
+                self.pool.arrive(index, now)
+            elif kind in (FETCHED, READY) and not self.is_due(kind, index, now):
+                pass  # of a try that has ended
             elif kind == FETCHED:
                 out.fetch_done[index] = now
+                self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
                 if instance.step_start < 0:
@@ -353,6 +400,7 @@ class _Cluster:
                 self.on_arrival(index, now)
             else:
                 out.ready[index] = now
+                self.due[index] = -1
                 chosen = int(out.instance[index])
                 if self.inputs.signals.scraped:
                     self.change_load(index, now, 1, int(out.charge[index]))
@@ -361,30 +409,45 @@ class _Cluster:
                     self.begin_step(chosen, now)
         return self.finish(now)
 
+    def is_due(self, kind: int, request: int, now: int) -> bool:
+        """Whether an event of the host, or of a fetch, is of the try under way."""
+        fetching = request in self.instances[self.out.instance[request]].fetching
+        return self.due[request] == now and fetching == (kind == FETCHED)
+
     def on_arrival(self, request: int, now: int) -> None:
         data, out = self.inputs.requests, self.out
-        out.arrival[request] = now
         signals = self.inputs.signals
-        replica = len(self.order) % signals.replicas
+        replica = self.tries.arrivals % signals.replicas
         router = self.routers[replica]
-        self.order.append(request)
-        if data.unservable[request]:
-            self.session_over(request)
-            self.next_turn(request, now)
-            return
-        self.sessions.arrived(request)
-        self.pending += self.in_window(request)
+        self.tries.arrivals += 1
+        if out.arrival[request] < 0:  # its first try
+            out.arrival[request] = now
+            self.order.append(request)
+            if data.unservable[request]:
+                self.session_over(request)
+                self.next_turn(request, now)
+                return
+            self.sessions.arrived(request)
+            self.pending += self.in_window(request)
+        out.placed[request] = now
+        if self.inputs.clients.timeout_ticks >= 0:
+            self.tries.current[request] = len(self.tries.expiring)
+            self.push(now + self.inputs.clients.timeout_ticks, EXPIRY, len(self.tries.expiring))
+            self.tries.expiring.append(request)
         prompt = int(data.prompt_tokens[request])
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.catch_up(now)
-        seen = [i.cache.cached for i in self.instances]
+        seen = [i.cache.cached for i in self.instances[: self.inputs.fabric.prefill_instances]]
         if signals.hit_index == DELAYED:
             seen = self.routers[0].blocks
         elif signals.hit_index == BLIND:
             seen = router.blocks
         hits = np.array([_leading(path, blocks) * block for blocks in seen], dtype=np.int64)
         counters = self.routers[0] if signals.scraped else router
+        loads = Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled)
+        if signals.token_load:
+            loads = Loads.tokens(counters.unprefilled)
         decision = self.inputs.policy.choose(
             RoutingRequest(
                 prompt,
@@ -393,7 +456,7 @@ class _Cluster:
                 int(data.session_key[request]),
             ),
             hits,
-            Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled),
+            loads,
             router.ties,
             instance_keys=self.keys,
         )
@@ -406,7 +469,8 @@ class _Cluster:
             self.change_load(request, now, 1, int(out.charge[request]))
         if signals.hit_index == BLIND:
             router.blocks[decision.instance].update(path)
-        self.push(now + int(data.host_ticks[request]), READY, request)
+        self.due[request] = now + int(data.host_ticks[request])
+        self.push(self.due[request], READY, request)
 
     def in_window(self, request: int) -> bool:
         window = self.inputs.window
@@ -416,7 +480,10 @@ class _Cluster:
         data = self.inputs.requests
         following = int(data.following[request])
         if following >= 0 and data.arrival_tick[following] < 0:
-            self.push(now + int(data.think_ticks[following]), ARRIVAL, following)
+            self.push_arrival(following, now + int(data.think_ticks[following]))
+
+    def push_arrival(self, request: int, tick: int) -> None:
+        self.push(tick, ARRIVAL, request)
 
     # --- what the routers see ---------------------------------------------------------------------
 
@@ -442,6 +509,7 @@ class _Cluster:
     def begin_step(self, index: int, now: int) -> None:
         """Schedule a step on an instance that runs none."""
         engine, instance = self.inputs.engine, self.instances[index]
+        self.pool.join(index, now)
         budget = engine.token_budget - len(instance.decoding)
         chunks = []
         for request in instance.prefilling:
@@ -461,9 +529,7 @@ class _Cluster:
             if request not in instance.fetching:
                 chunks.append((request, min(self.todo[request], budget)))
                 budget -= chunks[-1][1]
-        self.account(index, now)
-        self.index_log += [(now, index, *change) for change in instance.cache.changes]
-        instance.cache.changes.clear()
+        self.note_changes(index, now)
         stalled = self.inputs.fabric.stall and instance.fetching
         if stalled or not (chunks or instance.decoding):
             return
@@ -472,7 +538,8 @@ class _Cluster:
         for request, _ in chunks:
             if self.out.first_step[request] < 0:
                 self.out.first_step[request] = now
-        self.push(now + self.duration(instance), STEP, index)
+        instance.step_end = now + self.duration(instance)
+        self.push(instance.step_end, STEP, index)
 
     def duration(self, instance: _Instance) -> int:
         data = self.inputs.requests
@@ -521,6 +588,7 @@ class _Cluster:
             if self.todo[request] == 0:
                 instance.prefilling.remove(request)
                 self.prefilled(index, request, now)
+        self.pool.start_transfers(now)
         self.begin_step(index, now)
 
     def prefilled(self, index: int, request: int, now: int) -> None:
@@ -537,21 +605,25 @@ class _Cluster:
         self.private[request] -= instance.cache.insert(path) * block
         self.made[request] = 1
         single = data.output_tokens[request] == 1
-        if not single:
+        if not single and self.pool.exists:
+            self.pool.waiting.append(request)
+        elif not single:
             instance.decoding.append(request)
         if self.global_tier.capacity:
             written = self.global_tier.write(path)
             if written and self.inputs.fabric.nodes > 1:
                 work = self.nic_work(written * block, instance.computing())
-                self.start_nic(2 * self.node(index) + 1, work, request, now)
+                self.start_write(index, work, request, now)
         if single:
             self.complete(index, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
-        instance = self.instances[index]
         self.out.done[request] = now
-        instance.cache.release(self.path(request), self.private[request])
-        self.change_load(request, now, -1, 0)
+        self.tries.current[request] = -1
+        if self.pool.holds(index):
+            self.pool.release(index, request)
+        else:
+            self.leave(index, request, now)
         self.pending -= self.in_window(request)
         self.session_over(request)
         self.next_turn(request, now)
@@ -565,6 +637,11 @@ class _Cluster:
             if self.inputs.tiers.global_eviction == DEAD_FIRST:
                 self.global_tier.blocks.demote(block)
 
+    def leave(self, index: int, request: int, now: int) -> None:
+        """Let go of the instance that the router chose."""
+        self.instances[index].cache.release(self.path(request), self.private[request])
+        self.change_load(request, now, -1, 0)
+
     # --- KV -------------------------------------------------------------------------------------
 
     def admit(self, index: int, request: int, now: int) -> bool:
@@ -573,7 +650,7 @@ class _Cluster:
         path = self.path(request)
         prompt = int(data.prompt_tokens[request])
         held = instance.cache.hit(path)
-        total = prompt + int(data.output_tokens[request])
+        total = prompt + (0 if self.pool.exists else int(data.output_tokens[request]))
         blocks = -(-total // engine.block_tokens)
         need = blocks * engine.block_tokens - held * engine.cache_block_tokens
         if not instance.cache.admit(path, need + engine.fixed_state_tokens):
@@ -601,6 +678,13 @@ class _Cluster:
         engine = self.inputs.engine
         tokens = min(blocks * engine.cache_block_tokens, prompt - 1)
         return tokens // engine.block_tokens * engine.block_tokens
+
+    def note_changes(self, index: int, now: int) -> None:
+        """Note what came and went in an instance's KV, for accounts and routers."""
+        self.account(index, now)
+        changes = self.instances[index].cache.changes
+        self.index_log += [(now, index, *change) for change in changes]
+        changes.clear()
 
     def account(self, index: int, now: int) -> None:
         """Add up the KV of running requests over time, when it has changed."""
@@ -634,7 +718,7 @@ class _Cluster:
             share = fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1)
             seconds = size / share
             if work > 0.0:
-                seconds = max(seconds, work / self.nics.rate(self.node(index), 0, 1))
+                seconds = max(seconds, work / self.nics.read_rate(self.node(index)))
             recompute = prefill_ticks(
                 self.inputs.model, fetched, local, self.inputs.engine.token_budget
             )
@@ -642,13 +726,37 @@ class _Cluster:
                 return False
         self.out.fetch_start[request] = now
         self.legs[request] = 1
-        self.advance_pcie(index, now)
-        instance.pcie.add(size, request)
-        self.schedule_pcie(index, now)
+        self.start_pcie(index, size, request, now)
         if work > 0.0:
             self.legs[request] = 2
             self.start_nic(2 * self.node(index), work, request, now)
         return True
+
+    def start_write(self, index: int, work: float, request: int, now: int) -> None:
+        """Start a write; one of the same request that is still under way joins it."""
+        if self.writes[request] >= 0:
+            self.nics.advance(now)
+            work += self.nics.classes[self.writes[request]].cancel(request)
+        self.writes[request] = 2 * self.node(index) + 1
+        self.start_nic(self.writes[request], work, request, now)
+
+    def cancel_fetch(self, index: int, request: int, now: int) -> None:
+        """Cut off the transfers of a fetch that are still under way."""
+        if not self.legs[request]:
+            return
+        self.legs[request] = 0
+        self.advance_pcie(index, now)
+        self.instances[index].pcie.cancel(request)
+        self.schedule_pcie(index, now)
+        if self.inputs.fabric.nodes > 1:
+            self.nics.advance(now)
+            self.nics.classes[2 * self.node(index)].cancel(request)
+            self.schedule_nics(now)
+
+    def start_pcie(self, index: int, size: float, request: int, now: int) -> None:
+        self.advance_pcie(index, now)
+        self.instances[index].pcie.add(size, request)
+        self.schedule_pcie(index, now)
 
     def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
         self.nics.advance(now)
@@ -681,7 +789,9 @@ class _Cluster:
 
     def link_version(self, index: int) -> int:
         nics = 2 * self.inputs.fabric.nodes
-        return self.nic_version if index < nics else self.instances[index - nics].pcie_version
+        if nics <= index < nics + len(self.instances):
+            return self.instances[index - nics].pcie_version
+        return self.nic_version
 
     def on_link(self, index: int, now: int) -> None:
         nics = 2 * self.inputs.fabric.nodes
@@ -690,7 +800,13 @@ class _Cluster:
             request = self.nics.classes[index].pop()
             self.schedule_nics(now)
             if index % 2:
+                self.writes[request] = -1
                 return  # a write: nobody waits for it
+        elif index >= nics + len(self.instances):
+            self.nics.advance(now)
+            request = index - nics - len(self.instances)
+            self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
+            self.schedule_nics(now)
         else:
             instance = self.instances[index - nics]
             self.advance_pcie(index - nics, now)
@@ -698,7 +814,10 @@ class _Cluster:
             self.schedule_pcie(index - nics, now)
         self.legs[request] -= 1
         if not self.legs[request]:
-            self.push(now + self.inputs.fabric.fixed_fetch_ticks, FETCHED, request)
+            # KV on its way to the decode pool has no fixed time: docs/simulate.md
+            fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
+            self.due[request] = now + fixed
+            self.push(self.due[request], FETCHED, request)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -717,6 +836,11 @@ class _Cluster:
             self.advance_pcie(index, now)
             if instance.step_start >= 0:
                 out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        out.failed = self.tries.table()
+        self.catch_up(now + max(self.inputs.signals.load_age_ticks, 0))
+        for router in self.routers:
+            out.loads_end += np.array(router.loads)
+            out.unprefilled_end += np.array(router.unprefilled)
         out.order = np.array(self.order, dtype=np.int64)
         starts, size = self.first_block, nodes.parent.size
 
@@ -724,7 +848,8 @@ class _Cluster:
             at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
             return np.bincount(at, minlength=size).astype(np.int64)
 
-        out.held_blocks = np.stack([per_node(i.cache.cached) for i in self.instances], axis=1)
+        prefilling = self.instances[: self.inputs.fabric.prefill_instances]
+        out.held_blocks = np.stack([per_node(i.cache.cached) for i in prefilling], axis=1)
         out.global_held_blocks = per_node(self.global_tier.blocks)
         self.counts["inserted_blocks"] = sum(i.cache.inserted for i in self.instances)
         self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)

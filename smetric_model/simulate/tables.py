@@ -13,6 +13,13 @@ from smetric_model.schema import imbalance_column
 from smetric_model.simulate.inputs import Inputs, Replay
 from smetric_model.simulate.prepare import BIN_S, Prepared
 from smetric_model.simulate.steps import TICKS_PER_S
+from smetric_model.simulate.try_tables import (
+    GAVE_UP_REASONS,
+    GIVEN_UP,
+    ended_without_answer,
+    try_columns,
+    try_row,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +66,9 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     Returns
     -------
     DataFrame
-        Columns of ``load_schema("requests")``.
+        Columns of ``load_schema("requests")``; with disaggregated serving also
+        ``decode_instance`` (−1: none), ``transfer_wait_s`` (from the end of prefill until the
+        decode pool has room) and ``transfer_s`` (while KV is sent there).
     """
     import pandas as pd
 
@@ -76,9 +85,16 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     }
     reason = data.unservable[rows]
     served = at["done"] >= 0
+    ended = ended_without_answer(replay)[rows]
     status = np.where(reason > 0, "unservable", np.where(served, "served", "unfinished"))
-    why = np.array(["", *prepared.reasons, "still running at the drain limit"], dtype=object)
-    which = np.where(reason > 0, reason, np.where(served, 0, len(why) - 1))
+    status = np.where(ended > 0, np.array(GIVEN_UP)[ended], status)
+    why = np.array(
+        ["", *prepared.reasons, *GAVE_UP_REASONS[1:], "still running at the drain limit"],
+        dtype=object,
+    )
+    which = np.where(served, 0, len(why) - 1)
+    which = np.where(ended > 0, len(prepared.reasons) + ended, which)
+    which = np.where(reason > 0, reason, which)
     ttft = _seconds(at["arrival"], at["first_token"])
     e2e = _seconds(at["arrival"], at["done"])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -91,7 +107,7 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     local = np.where(admitted, replay.local_tokens[rows], 0)
     fetched = np.where(admitted, replay.fetched_tokens[rows], 0)
     trace = prepared.trace
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "request_id": rows,
             "session_id": trace.column("session_id")[rows],
@@ -113,8 +129,15 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
             "tpot_s": tpot,
             "e2e_s": e2e,
             "within_slo": within,
+            **try_columns(replay, rows),
         }
     )
+    if is_disaggregated(inputs):
+        start, done = replay.transfer_start[rows], replay.transfer_done[rows]
+        table["decode_instance"] = replay.decode_instance[rows]
+        table["transfer_wait_s"] = _seconds(at["first_token"], start)
+        table["transfer_s"] = _seconds(start, done)
+    return table
 
 
 def _routes(inputs: Inputs, replay: Replay, rows: NDArray[np.int64]) -> NDArray[np.object_]:
@@ -154,12 +177,18 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
     count, window_s = inputs.fabric.instances, _window_s(inputs)
     placed = requests["instance"].to_numpy()
     first = requests["turn"].to_numpy() == 0
+    role = np.full(count, "colocated", dtype=object)
+    if is_disaggregated(inputs):
+        placed = np.concatenate((placed, requests["decode_instance"].to_numpy()))
+        first = np.concatenate((first, first))
+        role[:] = "decode"
+        role[: inputs.fabric.prefill_instances] = "prefill"
     ticks = window_s * TICKS_PER_S
     tokens = _window_tokens(replay)
     return pd.DataFrame(
         {
             "instance": np.arange(count),
-            "role": "colocated",
+            "role": role,
             "requests": np.bincount(placed[placed >= 0], minlength=count),
             "first_turns": np.bincount(placed[(placed >= 0) & first], minlength=count),
             **{f"{name}_tps": tokens[name].sum(axis=1) / window_s for name in _TOKENS},
@@ -169,6 +198,17 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
             / (window_s * inputs.fabric.pcie_bytes_per_s),
         }
     )
+
+
+def is_disaggregated(inputs: Inputs) -> bool:
+    """Whether some instances only decode.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    """
+    return inputs.fabric.prefill_instances < inputs.fabric.instances
 
 
 def _window_s(inputs: Inputs) -> float:
@@ -201,33 +241,52 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
     -------
     dict of str to ndarray, shape (instances, bins)
         ``requests``, ``inflight_tokens`` (prompt and output of the requests in flight),
-        ``unprefilled_tokens`` (charged at placement, until the first token).
+        ``unprefilled_tokens`` (charged at placement, until the first token).  With disaggregated
+        serving a request is on its prefill instance until its KV has been sent, then on the one
+        where it decodes.
     """
     from smetric_model.simulate._tables import add_intervals
 
     window, data = inputs.window, inputs.requests
-    rows = replay.order[replay.instance[replay.order] >= 0]
-    start = replay.arrival[rows]
+    rows = replay.order[replay.placed[replay.order] >= 0]
     end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
     first = np.where(replay.first_token[rows] >= 0, replay.first_token[rows], replay.end_tick)
+    lost = replay.failed
+    start = np.append(replay.placed[rows], lost.placed)
+    end = np.append(end, lost.end)
+    first = np.append(first, np.where(lost.first_token >= 0, lost.first_token, lost.end))
+    where = np.append(replay.instance[rows], lost.instance)
+    charge = np.append(replay.charge[rows], lost.charge).astype(np.float64)
+    rows = np.append(rows, lost.request)
     tokens = (data.prompt_tokens[rows] + data.output_tokens[rows]).astype(np.float64)
+    ones = np.ones(rows.size)
+    everyone = np.ones(rows.size, np.bool_)
+    stays = [(start, end, where, everyone)]
+    if is_disaggregated(inputs):
+        sent = replay.transfer_done[rows]
+        there = sent >= 0
+        stays = [
+            (start, np.where(there, sent, end), where, everyone),
+            (sent[there], end[there], replay.decode_instance[rows[there]], there),
+        ]
     result = {}
-    for name, stop, weight in (
-        ("requests", end, np.ones(rows.size)),
-        ("inflight_tokens", end, tokens),
-        ("unprefilled_tokens", first, replay.charge[rows].astype(np.float64)),
+    for name, intervals, weight in (
+        ("requests", stays, ones),
+        ("inflight_tokens", stays, tokens),
+        ("unprefilled_tokens", [(start, first, where, everyone)], charge),
     ):
         sums = np.zeros(replay.computed_tokens.shape)
-        add_intervals(
-            start,
-            stop,
-            replay.instance[rows],
-            weight,
-            window.start,
-            window.end,
-            window.bin_ticks,
-            sums,
-        )
+        for begin, stop, instance, part in intervals:
+            add_intervals(
+                begin,
+                stop,
+                instance,
+                weight[part],
+                window.start,
+                window.end,
+                window.bin_ticks,
+                sums,
+            )
         result[name] = sums / window.bin_ticks
     return result
 
@@ -281,7 +340,8 @@ def _imbalances(
     bins = {"processed_tokens": _window_tokens(replay)["total"].astype(np.float64), **inflight}
     whole = (inputs.window.end - inputs.window.start) // inputs.window.bin_ticks
     result = {}
-    for quantity, values in bins.items():
+    for quantity, rows in bins.items():
+        values = rows[: inputs.fabric.prefill_instances]
         for width in (1, 2):
             windows = whole // width
             if windows == 0:
@@ -383,13 +443,13 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
         "requests": len(requests),
         "unservable_ratio": float(np.mean(~servable)) if len(requests) else math.nan,
         "within_slo_ratio": float(within.sum() / servable.sum()) if servable.any() else math.nan,
-        "timed_out_ratio": 0.0 if servable.any() else math.nan,
+        **try_row(inputs, replay, requests),
         "inflight_requests_mean": float(
             inflight["requests"].sum() * inputs.window.bin_ticks / (window_s * TICKS_PER_S)
         ),
         **{f"{name}_tps": float(processed[name].sum() / window_s) for name in _TOKENS},
         **{f"{name}_within_slo_tps": float(tokens[name] / window_s) for name in _TOKENS},
-        **_latencies(done),
+        **_latencies(done, ("ttft", "tpot", "e2e", "queue", "fetch")),
         **_imbalances(inputs, replay, inflight),
         **_stickiness(inputs, replay, requests),
         "valid": unfinished == 0 and len(requests) > 0,
@@ -399,6 +459,9 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
             row[f"{source}_ratio"] = float(done[f"{source}_tokens"].sum() / prompt)
         row |= _reuse_shares(prepared, replay, done["request_id"].to_numpy())
     row |= _utilisations(inputs, replay, instances)
+    if is_disaggregated(inputs):
+        row |= _latencies(done, ("transfer_wait", "transfer"))
+        row |= _pool_utilisations(instances)
     row["binding_resource"] = _binding(scenario, row, requests)
     row["note"] = "; ".join(notes)
     return Outcome(row, requests=requests, instances=instances)
@@ -409,9 +472,9 @@ def _status_notes(requests: pd.DataFrame) -> list[str]:
     return [f"{len(lines)} requests {reason}" for reason, lines in left.groupby("reason")]
 
 
-def _latencies(done: pd.DataFrame) -> dict[str, float]:
+def _latencies(done: pd.DataFrame, quantities: tuple[str, ...]) -> dict[str, float]:
     result = {}
-    for quantity in ("ttft", "tpot", "e2e", "queue", "fetch"):
+    for quantity in quantities:
         values = done[f"{quantity}_s"].to_numpy()
         values = values[~np.isnan(values)]
         if values.size:
@@ -469,15 +532,29 @@ def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> di
     }
 
 
+def _pool_utilisations(instances: pd.DataFrame) -> dict[str, float]:
+    """Means over the instances of each pool."""
+    columns = [f"{resource}_utilisation_ratio" for resource in ("compute", "kv", "pcie")]
+    return {
+        f"{pool}_{column}": float(lines[column].mean())
+        for pool, lines in instances.groupby("role")
+        for column in columns
+    }
+
+
 def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) -> str:
     """Name what limits throughput: a saturated resource, else the SLO most requests miss."""
-    resources = ("compute", "kv", "nic_in", "nic_out", "pcie")
+    resources = ["compute", "kv", "nic_in", "nic_out", "pcie"]
+    if "prefill_compute_utilisation_ratio" in row:
+        # a decode pool steps nearly always, however few it serves: too slow, it misses the TPOT SLO
+        resources = ["prefill_compute", "prefill_kv", "prefill_pcie", "decode_kv", "decode_pcie"]
+        resources += ["nic_in", "nic_out"]
     used = {name: row[f"{name}_utilisation_ratio"] for name in resources}
     busiest = max(used, key=lambda name: used[name])
     attained = row["within_slo_ratio"]
     if used[busiest] >= _SATURATED or not attained < scenario.slo.attainment:
         return busiest
     limit = scenario.slo.ttft_s(requests["prompt_tokens"])
-    late = (requests["ttft_s"] > limit).sum()
+    late = (requests["ttft_s"] > limit).sum() + requests["status"].isin(GIVEN_UP[1:]).sum()
     slow = (requests["tpot_s"] > scenario.slo.tpot_s).sum()
     return "ttft" if late >= slow else "tpot"

@@ -49,6 +49,14 @@ def test_tables_for_people_and_files(tmp_path) -> None:
     assert set(series["instance"]) == {0, 1}
 
 
+def test_clients_that_give_up() -> None:
+    done = run(*FIXED, "--timeout", "20", "--retries", "1", "--backoff", "0.1", "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["retries"] > 0
+    assert outcome["timed_out_ratio"] > 0
+
+
 def test_scenario_file_with_options(tmp_path, small_trace) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(
@@ -61,11 +69,24 @@ def test_scenario_file_with_options(tmp_path, small_trace) -> None:
     assert (outcome["policy"], outcome["seed"], outcome["verb"]) == ("lmetric", 3, "simulate")
 
 
+def test_two_pools_by_flags() -> None:
+    pools = ("--prefill-instances", "2", "--decode-instances", "1", *FIXED[2:])
+    done = run(*pools, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["transfer_mean_s"] > 0
+    assert outcome["decode_kv_utilisation_ratio"] > 0
+    done = run(*pools)
+    assert "TRANSFER WAIT" in done.stdout
+    assert "used by decode" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--policy", "best"), "router.policy"),
         (("--prompt-tokens", "5"), "--rate"),
+        (("--prefill-instances", "5"), "decode_instances"),
         (("--tp", "3"), "tp = 3"),
         (("missing.toml",), "missing.toml"),
         (("--preset", "nonsense"), "nonsense"),

@@ -8,7 +8,16 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
-from smetric_model.simulate.inputs import Engine, Fabric, Inputs, Requests, Signals, Tiers, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Tiers,
+    Window,
+)
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -80,13 +89,24 @@ def random_inputs(seed: int) -> Inputs:
     nodes = split_nodes(builder.build(), blocks, session, in_order=closed)
     model = MODELS["graph" if rng.random() < 0.5 else "eager"]
     per_node = int(rng.integers(1, 4))
-    instances = int(rng.integers(1, 6))
+    pools = np.random.default_rng([seed, 1])  # of disaggregated serving, half of them
+    instances = prefill = int(rng.integers(1, 6))
+    if pools.random() < 0.5:
+        instances += int(pools.integers(1, 5))
     fabric_nodes = -(-instances // per_node)
     size = np.arange(longest // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
     settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
+    extra = np.random.default_rng([seed, 2])
+    timeout = float(extra.choice([-1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
+    timeout = timeout if prefill == instances else -1.0
+    clients = Clients(
+        timeout_ticks=-1 if timeout < 0 else to_ticks(timeout),
+        retries=int(extra.choice([0, 1, 3])),
+        backoff_ticks=to_ticks(float(extra.choice([0.0, 0.0, 0.01, 0.3]))),
+    )
     warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
     return Inputs(
         requests=Requests(
@@ -115,6 +135,7 @@ def random_inputs(seed: int) -> Inputs:
         ),
         fabric=Fabric(
             instances=instances,
+            prefill_instances=prefill,
             instances_per_node=per_node,
             nodes=fabric_nodes,
             node_nic_bytes_per_s=float(rng.choice([1.0, 2.0])) * 25e9,
@@ -123,6 +144,8 @@ def random_inputs(seed: int) -> Inputs:
             block_bytes=block_bytes,
             nic_work_idle=size * block_bytes * 1.7 * (fabric_nodes - 1) / fabric_nodes,
             nic_work_busy=size * block_bytes * 3.1 * (fabric_nodes - 1) / fabric_nodes,
+            transfer_work_idle=size * block_bytes * 1.9,
+            transfer_work_busy=size * block_bytes * 3.3,
             fixed_fetch_ticks=int(rng.choice([0, 10**9])),
             global_blocks=int(rng.choice([0, 5, 40, 10_000])),
             stall=int(rng.random() < 0.3),
@@ -145,9 +168,11 @@ def random_inputs(seed: int) -> Inputs:
             index_age_ticks=to_ticks(float(rng.choice([0.0, 0.3]))),
             scraped=int(rng.random() < 0.3),
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
+            token_load=int(pools.random() < 0.5),
         ),
         tiers=Tiers(
             local_eviction=int(rng.integers(3)),
             global_eviction=int(rng.integers(3)),
         ),
+        clients=clients,
     )

@@ -25,10 +25,15 @@ def inputs_of(
     max_running_requests=256,
     block_tokens=16,
     instances=1,
+    prefill_instances=None,
     window_s=None,
     warmup_s=0.0,
+    **parts,
 ) -> Inputs:
-    """Open loop, no host time, no global tier; everything arrives inside the window."""
+    """Open loop, no host time, no global tier; everything arrives inside the window.
+
+    ``parts`` are further fields of the inputs, such as ``clients``.
+    """
     n = len(arrival_s)
     prompt = np.broadcast_to(prompt_tokens, n).astype(np.int64)
     output = np.broadcast_to(output_tokens, n).astype(np.int64)
@@ -67,6 +72,7 @@ def inputs_of(
         ),
         fabric=Fabric(
             instances=instances,
+            prefill_instances=prefill_instances or instances,
             instances_per_node=instances,
             nodes=1,
             node_nic_bytes_per_s=25e9,
@@ -75,6 +81,8 @@ def inputs_of(
             block_bytes=1e6,
             nic_work_idle=np.zeros(2),
             nic_work_busy=np.zeros(2),
+            transfer_work_idle=np.zeros(0),
+            transfer_work_busy=np.zeros(0),
             fixed_fetch_ticks=0,
             global_blocks=0,
             stall=0,
@@ -90,6 +98,7 @@ def inputs_of(
         model=model,
         decode=decode_tables(model, max_running_requests),
         policy=make_policy("load-balance"),
+        **parts,
     )
 
 

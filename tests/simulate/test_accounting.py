@@ -67,10 +67,12 @@ def test_laws_hold(seed):
 @given(st.integers(0, 2**32))
 @settings(max_examples=30)
 def test_hits_never_exceed_what_was_computed_before(seed):
-    """Ideal reuse: blocks of prompts whose prefill was complete when the request was admitted."""
+    """Ideal reuse: blocks of prompts that were computed when the request was admitted."""
     inputs = random_inputs(seed)
     replay = engine.run(inputs)
     block = inputs.engine.cache_block_tokens
+    lost = replay.failed
+    prefilled = lost.reused_tokens + lost.computed_tokens
     first = np.concatenate(([0], np.cumsum(inputs.nodes.end - inputs.nodes.start)))
 
     def path(request):
@@ -84,6 +86,8 @@ def test_hits_never_exceed_what_was_computed_before(seed):
     for request in np.flatnonzero(replay.admitted >= 0):
         before = (replay.first_token >= 0) & (replay.first_token <= replay.admitted[request])
         known = {b for other in np.flatnonzero(before) for b in path(other)}
+        for k in np.flatnonzero(lost.placed <= replay.admitted[request]):  # tries given up
+            known.update(path(lost.request[k])[: prefilled[k] // block])
         own = path(request)
         ideal = next((k for k, b in enumerate(own) if b not in known), len(own)) * block
         assert replay.local_tokens[request] + replay.fetched_tokens[request] <= ideal

@@ -40,7 +40,7 @@ def test_outcome_keeps_all_laws(small_trace, policy):
     assert outcome["valid"] is True
     assert outcome["requests"] == len(outcome.requests)
     for name, column in load_schema().items():
-        if "simulate" not in column.verbs:
+        if "simulate" not in column.verbs or column.group == "pools":
             continue
         if column.kind == "number":
             assert not math.isnan(outcome.number(name)), name
@@ -120,7 +120,6 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("client.timeout_s", 60.0),
         ("global_tier.write", "back"),
         ("global_tier.peer_fetch", True),
     ],
@@ -145,12 +144,6 @@ def test_knowing_the_future_hits_more_than_the_last_use():
         assert outcome["valid"] is True
         hits[eviction] = 1 - outcome.number("recomputed_ratio")
     assert hits["lru"] < hits["dead-first"] < hits["clairvoyant"]
-
-
-def test_disaggregated_serving_is_refused(small_trace):
-    cluster = {"serving": "disaggregated", "prefill_instances": 2, "decode_instances": 2}
-    with pytest.raises(SpecError, match="not simulated yet"):
-        simulate(scenario(small_trace).replace(cluster=cluster))
 
 
 def test_rate_is_reached_by_whole_sessions():

@@ -1,0 +1,260 @@
+"""Compiled parts of the routing mean field: loops over loads that do not vectorise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@njit(cache=True)
+def join_least_loaded(
+    rate: float, completion_rate: FloatArray, instances: int, top: int
+) -> FloatArray:
+    r"""Return the law of one instance's load when every request joins the least loaded.
+
+    Balance across level k reads ``sum_{l >= k} p_l mu_l = rate G_{k-1}^N`` with
+    ``G_k = P(load >= k)``: given the top, all lower levels follow, and the top is found by
+    bisection so that ``G_0 = 1``.  Logarithms, since ``G_k`` falls doubly exponentially in k.
+
+    Parameters
+    ----------
+    rate : float
+        Requests per second and instance.
+    completion_rate : ndarray, shape (levels,)
+        mu(1), mu(2), …
+    instances : int
+        N >= 2.
+    top : int
+        Highest load kept, at most ``levels``.
+    """
+    log_g = np.empty(top + 1)
+    low, high = -30.0, math.log(instances) * top + 5.0
+    if high > 690.0:
+        high = 690.0
+    for _ in range(100):
+        middle = 0.5 * (low + high)
+        current = -math.exp(middle)
+        log_g[top] = current
+        log_sum = current + math.log(completion_rate[top - 1])
+        for k in range(top, 0, -1):
+            below = (log_sum - math.log(rate)) / instances
+            if below < current:
+                below = current
+            log_g[k - 1] = below
+            if below > current and k > 1:
+                term = below + math.log(-math.expm1(current - below))
+                term += math.log(completion_rate[k - 2])
+                if term > log_sum:
+                    log_sum = term + math.log1p(math.exp(log_sum - term))
+                else:
+                    log_sum += math.log1p(math.exp(term - log_sum))
+            current = below
+            if below > 1.0:  # far above: no need to go on
+                break
+        if current > 0.0:
+            low = middle
+        else:
+            high = middle
+    law = np.zeros(completion_rate.size + 1)
+    for k in range(top + 1):
+        above = math.exp(min(log_g[k + 1], 0.0)) if k < top else 0.0
+        law[k] = max(math.exp(min(log_g[k], 0.0)) - above, 0.0)
+    total = law.sum()
+    for k in range(law.size):
+        law[k] /= total
+    return law
+
+
+@njit(cache=True)
+def balance_free_flow(
+    own: FloatArray,
+    flow: float,
+    of: int,
+    moving: FloatArray,
+    completion_rate: FloatArray,
+    start: FloatArray,
+) -> FloatArray:
+    r"""Return P(load >= k) of an instance that has own arrivals and a share of two free flows.
+
+    With G_k = P(load >= k), balance between l and l + 1 is
+
+    .. math:: (G_l - G_{l+1}) own_l + flow (G_l^N - G_{l+1}^N)
+        + moving_l (G_l^{N-1} - G_{l+1}^{N-1}) = (G_{l+1} - G_{l+2}) mu_{l+1},
+
+    tridiagonal in G: Newton.  The flow to the least loaded is stiff (its slope grows with N), own
+    arrivals are not; solving for the former at fixed latter leaves a mild outer iteration.
+
+    Parameters
+    ----------
+    own : ndarray, shape (levels,)
+        Own arrivals at each load.
+    flow : float
+        Flow to the least loaded of ``of``, per instance.
+    of : int
+        N.
+    moving : ndarray, shape (levels,)
+        Flow to the least loaded of N - 1 where that load is l.
+    completion_rate : ndarray, shape (levels - 1,)
+        mu(1), mu(2), …
+    start : ndarray, shape (levels,)
+        G to start from.
+    """
+    size = own.size
+    g = np.append(start, 0.0)
+    best = g.copy()
+    best_error = np.inf
+    step = 1.0
+    slope = np.empty(size + 1)
+    power = np.empty(size + 1)
+    power_moving = np.empty(size + 1)
+    slope_moving = np.empty(size + 1)
+    upper = np.empty(size)
+    right = np.empty(size)
+    for _ in range(60):
+        for k in range(size + 1):
+            raised = g[k] ** (of - 2) if of > 2 else 1.0
+            power_moving[k] = raised * g[k]
+            power[k] = power_moving[k] * g[k]
+            slope_moving[k] = (of - 1) * raised
+            slope[k] = of * power_moving[k]
+        error = 0.0
+        for row in range(size - 1):
+            value = (
+                (g[row] - g[row + 1]) * own[row]
+                + flow * (power[row] - power[row + 1])
+                + moving[row] * (power_moving[row] - power_moving[row + 1])
+                - (g[row + 1] - g[row + 2]) * completion_rate[row]
+            )
+            right[row] = -value
+            error = max(error, abs(value))
+        if error < best_error:
+            best_error = error
+            best[:] = g
+            step = min(1.0, 2.0 * step)
+        else:
+            step *= 0.5
+        if error < 1e-14 * completion_rate[-1]:
+            break
+        # rows l = 0 … size - 2, unknowns G_1 … G_{size-1}
+        for row in range(size - 1):
+            diagonal = (
+                -own[row] - flow * slope[row + 1] - moving[row] * slope_moving[row + 1]
+            ) - completion_rate[row]
+            above = completion_rate[row] if row < size - 2 else 0.0
+            if row > 0:
+                lower = own[row] + flow * slope[row] + moving[row] * slope_moving[row]
+                diagonal -= lower * upper[row - 1]
+                right[row] -= lower * right[row - 1]
+            upper[row] = above / diagonal
+            right[row] /= diagonal
+        for row in range(size - 3, -1, -1):
+            right[row] -= upper[row] * right[row + 1]
+        for row in range(size - 1):
+            g[row + 1] += step * right[row]
+        for k in range(1, size):  # a law: between 0 and what lies below
+            g[k] = min(max(g[k], 0.0), g[k - 1])
+    return best[:size]
+
+
+@njit(cache=True)
+def stay_against_mean(
+    leads: FloatArray,
+    total_mean: FloatArray,
+    total_sd: float,
+    instances: int,
+    levels: int,
+) -> FloatArray:
+    """P(home load - least load <= lead * mean load) for every least load i and home load l.
+
+    The mean load given l is normal, never less than what i and l leave possible.
+
+    Parameters
+    ----------
+    leads : ndarray, shape (n,)
+        Leads of the home's hit, in mean loads.
+    total_mean : ndarray, shape (levels,)
+        Mean load of the cluster given home load l.
+    total_sd : float
+        Its standard deviation.
+    instances, levels : int
+        N; loads 0 … levels - 1 are told apart.
+    """
+    stay = np.ones((levels, levels))
+    count = leads.size
+    for home in range(levels):
+        for least in range(home):
+            gap = float(home - least)
+            floor = (home + (instances - 1.0) * least) / instances
+            total = 0.0
+            for k in range(count):
+                if leads[k] <= 0.0:
+                    continue
+                needed = gap / leads[k]
+                distance = (needed - total_mean[home]) / total_sd
+                if needed <= floor or distance < -7.0:
+                    total += 1.0
+                elif distance < 7.0:
+                    total += 0.5 * math.erfc(distance * 0.7071067811865476)
+            stay[least, home] = total / count
+    return stay
+
+
+@njit(cache=True)
+def stay_against_largest(
+    leads: FloatArray, law: FloatArray, others: int, from_least: bool, levels: int
+) -> FloatArray:
+    """P(home load - least load <= lead * scale | least load i, home load l), scale from the max.
+
+    The scale is the largest load, or its distance from the least; ``(F_k - F_{i-1})^others`` is
+    the joint law of least and largest of the others.
+
+    Parameters
+    ----------
+    leads : ndarray, shape (n,)
+        Sorted leads of the home's hit, in load scales.
+    law : ndarray, shape (levels,)
+        Law of one instance's load.
+    others : int
+        N - 1.
+    from_least : bool
+        Whether the scale is largest - least.
+    levels : int
+        Loads told apart.
+    """
+    below = np.empty(levels + 1)
+    below[0] = 0.0
+    for k in range(levels):
+        below[k + 1] = below[k] + law[k]
+    stay = np.ones((levels, levels))
+    count = leads.size
+    joint = np.empty(levels)
+    for least in range(levels):
+        # law of the largest, given that the least of the others is `least`
+        total = 0.0
+        before = 0.0
+        for k in range(least, levels):
+            upto = max(below[k + 1] - below[least], 0.0) ** others
+            if k > least:
+                upto -= max(below[k + 1] - below[least + 1], 0.0) ** others
+            joint[k] = max(upto - before, 0.0)
+            before = max(upto, before)
+            total += joint[k]
+        if total <= 0.0:
+            continue
+        for home in range(least + 1, levels):
+            gap = float(home - least)
+            kept = 0.0
+            for k in range(least, levels):
+                if joint[k] < 1e-12 * total:
+                    continue
+                scale = float(max(k, home) - (least if from_least else 0))
+                kept += joint[k] * (
+                    count - np.searchsorted(leads, gap / scale - 1e-12, side="left")
+                )
+            stay[least, home] = kept / total / count
+    return stay

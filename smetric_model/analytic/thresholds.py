@@ -1,0 +1,388 @@
+r"""OVERLOAD* and HIT_RATIO*: from which load on leaving home pays, in closed form.
+
+An instance with ``l`` requests in service gives each of them ``A + E l`` seconds.  A request that
+joins ``l_r`` in place of ``l_h`` saves ``E (l_h - l_r)`` at once, but the excess of its home melts
+while it runs; on average a share :math:`\eta = S / (S + A)` of it counts, :math:`S = A + E \bar l`
+being the sojourn at the mean load.  What it spares itself it spares the others too (they share the
+instance), so that the cluster gains twice that.  Leaving costs
+
+* the *fetch* of what home would have hit, or its *recomputation* where the global tier lacks it,
+* the *links*: a transfer slows those that share its NIC,
+* recomputation's delay of the other requests on the new instance, and the busier cluster's,
+* the *dead copy* left at home, which takes room from KV that would have been hit.
+
+All costs are in request-seconds.  With the cost D of a move
+
+.. math::
+
+   \mathrm{OVERLOAD}^* = \max\!\left(1.25,\ \frac{l_r + D / (2 E \eta)}{\bar l}\right), \qquad
+   \mathrm{HIT\_RATIO}^* = \mathrm{clip}\!\left(\frac{2 E \eta (l_h - l_r)}{D}, 0, 1\right),
+
+the *social* optimum; the *private* one, best for the request that decides, has its own costs for D
+and no 2.  The second is the first seen from the hit: a home that still holds a share h of the
+expected hit asks D h for leaving, so both thresholds say that a follow-up stays where
+``2 E η (l_h - l_r) <= D h``.  ``l_r`` is the mean load that free requests join, ``l_h`` the mean
+home load of follow-ups that OVERLOAD lets stay.
+
+Below 1.25 OVERLOAD is a poor bet where moves cost anything: between 1.25 and 1 migration about
+doubles.  ``docs/thresholds.md`` derives the formulas and shows how good they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from smetric_model.errors import SpecError
+
+__all__ = [
+    "LEAST_OVERLOAD",
+    "MoveCost",
+    "ServiceLine",
+    "hit_ratio_optimum",
+    "least_load_quantile",
+    "matching_hit_weight",
+    "matching_overload",
+    "overload_optimum",
+    "recompute_delay_s",
+    "service_line",
+    "shared_link_delay_s",
+]
+
+#: OVERLOAD* is not set below this
+LEAST_OVERLOAD = 1.25
+
+
+@dataclass(frozen=True)
+class ServiceLine:
+    """Sojourn of a request as a line in the load of its instance, ``base_s + slope_s · load``.
+
+    Attributes
+    ----------
+    base_s, slope_s : float
+        A and E [s].
+    mean_load : float
+        Load at which the line was laid, the mean number present.
+    """
+
+    base_s: float
+    slope_s: float
+    mean_load: float
+
+    @property
+    def sojourn_s(self) -> float:
+        """S: sojourn at the mean load [s]."""
+        return self.base_s + self.slope_s * self.mean_load
+
+    @property
+    def persistence(self) -> float:
+        """η = S/(S + A): share of a load difference that counts over a sojourn."""
+        whole = self.sojourn_s + self.base_s
+        return self.sojourn_s / whole if whole > 0 else 1.0
+
+    @property
+    def saving_s(self) -> float:
+        """Social saving of joining one request fewer, 2 E η [request-seconds]."""
+        return 2.0 * self.slope_s * self.persistence
+
+
+@dataclass(frozen=True)
+class MoveCost:
+    """What one move costs, in request-seconds [s].
+
+    Attributes
+    ----------
+    fetch_s : float
+        The request waits for its KV from the global tier.
+    recompute_s : float
+        The request waits for the recomputation of what the tier lacks.
+    link_s : float
+        Other transfers wait, on the links shared.
+    others_recompute_s : float
+        Other requests wait for the recomputation.
+    dead_copy_s : float
+        Other follow-ups fetch or recompute what the copy left behind displaces.
+    """
+
+    fetch_s: float = 0.0
+    recompute_s: float = 0.0
+    link_s: float = 0.0
+    others_recompute_s: float = 0.0
+    dead_copy_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not value >= 0:
+                raise SpecError(f"move cost: {item.name} = {value}: a number >= 0 is needed")
+
+    @property
+    def private_s(self) -> float:
+        """What the request itself pays [s]."""
+        return self.fetch_s + self.recompute_s
+
+    @property
+    def social_s(self) -> float:
+        """What all pay together [request-seconds]."""
+        return self.private_s + self.link_s + self.others_recompute_s + self.dead_copy_s
+
+
+def service_line(completion_rate_rps: ArrayLike, mean_load: float) -> ServiceLine:
+    r"""Lay the line ``A + E l`` through an instance's sojourns at its mean load.
+
+    Parameters
+    ----------
+    completion_rate_rps : array_like of float, shape (b,)
+        µ: total completions with 1, 2, …, b requests present; constant beyond [requests/s].
+    mean_load : float
+        Mean number present; above 0.
+
+    Returns
+    -------
+    ServiceLine
+        Slope of :math:`l / \mu(l)` from the mean load, at least 1, to one more, and the line that
+        meets it there; where it is steeper than proportional (KV space is short, so that one more
+        waits for all), the base is 0 at the least.
+
+    Raises
+    ------
+    SpecError
+        If the load or a rate is not above 0.
+    """
+    rate = np.atleast_1d(np.asarray(completion_rate_rps, dtype=float))
+    if not (mean_load > 0 and np.all(rate > 0)):
+        raise SpecError(f"mean_load = {mean_load} and completion rates: above 0 is needed")
+    sojourns = np.arange(1.0, rate.size + 1.0) / rate
+
+    def sojourn(at: float) -> float:
+        if at >= rate.size:
+            return at / float(rate[-1])
+        return float(np.interp(at, np.arange(1.0, rate.size + 1.0), sojourns))
+
+    at = max(mean_load, 1.0)
+    slope = sojourn(at + 1.0) - sojourn(at)
+    base = max(sojourn(at) - slope * at, 0.0)
+    return ServiceLine(base, slope, mean_load)
+
+
+def least_load_quantile(load_probability: ArrayLike, instances: int) -> float:
+    """Return the load that one of N instances is below on average: the 1/N quantile of its law.
+
+    Parameters
+    ----------
+    load_probability : array_like of float, shape (b,)
+        P(0, 1, … present); normalised here.
+    instances : int
+        N.
+
+    Returns
+    -------
+    float
+        Interpolated between whole loads, 0 at the least.
+    """
+    p = np.asarray(load_probability, dtype=float)
+    below = np.concatenate(([0.0], np.cumsum(p / p.sum())))
+    # P(load < l) = 1/N, loads taken as intervals [l, l + 1)
+    level = float(np.interp(1.0 / instances, below, np.arange(below.size)))
+    return max(level - 0.5, 0.0)
+
+
+def overload_optimum(
+    move_cost_s: ArrayLike,
+    saving_s: ArrayLike,
+    receiver_load: ArrayLike,
+    mean_load: ArrayLike,
+    least: float = LEAST_OVERLOAD,
+) -> Any:
+    """Return OVERLOAD*; arguments broadcast.
+
+    Parameters
+    ----------
+    move_cost_s : array_like of float
+        D: what a move costs [request-seconds].
+    saving_s : array_like of float
+        What it saves for each request fewer (:attr:`ServiceLine.saving_s`; half of it privately).
+    receiver_load : array_like of float
+        l_r: mean load that free requests join.
+    mean_load : array_like of float
+        Mean load of an instance.
+    least : float, default 1.25
+        The optimum is not set below this.
+
+    Returns
+    -------
+    float or ndarray
+        ``inf`` where nothing is saved, NaN outside the domain (a cost below 0, a mean load of 0).
+    """
+    cost, saving, receiver, mean = (
+        np.asarray(value, dtype=float)
+        for value in (move_cost_s, saving_s, receiver_load, mean_load)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pays = np.where(saving > 0, receiver + cost / saving, np.inf)
+        result = np.maximum(pays / mean, least)
+    result = np.where((cost >= 0) & (saving >= 0) & (receiver >= 0) & (mean > 0), result, np.nan)
+    return result if result.ndim else float(result)
+
+
+def hit_ratio_optimum(
+    move_cost_s: ArrayLike,
+    saving_s: ArrayLike,
+    receiver_load: ArrayLike,
+    home_load: ArrayLike,
+    least: ArrayLike = 0.0,
+) -> Any:
+    """Return HIT_RATIO*; arguments broadcast.
+
+    Parameters
+    ----------
+    move_cost_s, saving_s, receiver_load
+        As of :func:`overload_optimum`.
+    home_load : array_like of float
+        l_h: mean home load of the follow-ups that OVERLOAD lets stay.
+    least : array_like of float, default 0
+        Drift of the expected hit, below which HIT_RATIO must stay: 1 less the drift caps it.
+
+    Returns
+    -------
+    float or ndarray
+        In [0, 1 - least]; NaN outside the domain.  Where moves cost nothing, the upper end.
+    """
+    cost, saving, receiver, home, drift = (
+        np.asarray(value, dtype=float)
+        for value in (move_cost_s, saving_s, receiver_load, home_load, least)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = saving * np.maximum(home - receiver, 0.0)
+        result = np.where(cost > 0, gain / cost, np.where(gain > 0, np.inf, 0.0))
+    result = np.clip(result, 0.0, 1.0 - drift)
+    result = np.where((cost >= 0) & (saving >= 0) & (receiver >= 0) & (home >= 0), result, np.nan)
+    return result if result.ndim else float(result)
+
+
+def matching_hit_weight(
+    overload: ArrayLike,
+    home_hit_ratio: ArrayLike,
+    receiver_load: ArrayLike,
+    mean_load: ArrayLike,
+    scale_load: ArrayLike | None = None,
+) -> Any:
+    r"""Return Bailian's ``hit_weight`` that lets go at the same home load as an OVERLOAD.
+
+    A follow-up stays while :math:`\hat l_h \le \hat l_r + w/(1-w)\,\Delta \hat c`, loads over their
+    scale; at ``l_h = OVERLOAD · mean`` that is an equality for
+
+    .. math:: \frac{w}{1-w} = \frac{\mathrm{OVERLOAD}\,\bar l - l_r}{\Delta\hat c\ \mathrm{scale}}.
+
+    Parameters
+    ----------
+    overload : array_like of float
+        At least 0; ``inf``: never let go.
+    home_hit_ratio : array_like of float
+        Δĉ: share of its prompt that a follow-up hits at home, less what it would hit elsewhere.
+    receiver_load, mean_load : array_like of float
+        Least load of the others, and the mean load.
+    scale_load : array_like of float, optional
+        What Bailian divides loads by; the mean load by default (``load_normalisation = "mean"``),
+        else the largest load, or largest less least.
+
+    Returns
+    -------
+    float or ndarray
+        In [0, 1]; NaN where nothing is hit at home (no weight matters).
+    """
+    over, hit, receiver, mean = (
+        np.asarray(value, dtype=float)
+        for value in (overload, home_hit_ratio, receiver_load, mean_load)
+    )
+    scale = mean if scale_load is None else np.asarray(scale_load, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.maximum(over * mean - receiver, 0.0) / (hit * scale)
+        result = np.where(np.isinf(odds), 1.0, odds / (1.0 + odds))
+    result = np.where((hit > 0) & (mean > 0) & (over >= 0), result, np.nan)
+    return result if result.ndim else float(result)
+
+
+def matching_overload(
+    hit_weight: ArrayLike,
+    home_hit_ratio: ArrayLike,
+    receiver_load: ArrayLike,
+    mean_load: ArrayLike,
+    scale_load: ArrayLike | None = None,
+) -> Any:
+    """Return the OVERLOAD that lets go at the same home load as a ``hit_weight``: the inverse.
+
+    Parameters
+    ----------
+    hit_weight : array_like of float
+        In [0, 1]; 1: ``inf``.
+    home_hit_ratio, receiver_load, mean_load, scale_load
+        As of :func:`matching_hit_weight`.
+
+    Returns
+    -------
+    float or ndarray
+    """
+    weight, hit, receiver, mean = (
+        np.asarray(value, dtype=float)
+        for value in (hit_weight, home_hit_ratio, receiver_load, mean_load)
+    )
+    scale = mean if scale_load is None else np.asarray(scale_load, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limit = receiver + weight / (1.0 - weight) * hit * scale
+        result = np.where(weight == 1.0, np.inf, limit / mean)
+    result = np.where((weight >= 0) & (weight <= 1) & (hit > 0) & (mean > 0), result, np.nan)
+    return result if result.ndim else float(result)
+
+
+def recompute_delay_s(work_s: ArrayLike, line: ServiceLine) -> NDArray[np.float64]:
+    r"""Return what recomputation delays all requests together, the own one included.
+
+    Parameters
+    ----------
+    work_s : array_like of float
+        Engine time of the recomputation, Δ [s].
+    line : ServiceLine
+        Of the instance.
+
+    Returns
+    -------
+    ndarray
+        :math:`Δ\,\bar l\,S/A` [request-seconds]: the derivative of :math:`λA/(1-λE)` by the share
+        of requests that bring Δ.  ``inf`` where the base is 0 (the instance is as good as full).
+
+    Notes
+    -----
+    Less than ``Δ`` where hardly anything else runs: then the request itself is all that waits,
+    and :math:`Δ` is returned.
+    """
+    work = np.asarray(work_s, dtype=float)
+    if line.base_s <= 0:
+        return np.where(work > 0, np.inf, 0.0)
+    return np.asarray(work * max(line.mean_load * line.sojourn_s / line.base_s, 1.0))
+
+
+def shared_link_delay_s(alone_s: ArrayLike, utilisation: ArrayLike) -> NDArray[np.float64]:
+    r"""Return what a transfer delays the others on a link that all share equally.
+
+    With utilisation ρ a link of processor sharing holds :math:`ρ/(1-ρ)` transfers; one more of
+    duration x alone adds :math:`x/(1-ρ)^2` transfer-seconds, of which :math:`x/(1-ρ)` are its own.
+
+    Parameters
+    ----------
+    alone_s : array_like of float
+        x: duration on an idle link [s].
+    utilisation : array_like of float
+        ρ of the link, below 1.
+
+    Returns
+    -------
+    ndarray
+        :math:`x ρ/(1-ρ)^2` [transfer-seconds]; ``inf`` from ρ = 1 on.
+    """
+    x, rho = np.asarray(alone_s, dtype=float), np.asarray(utilisation, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(rho < 1, x * rho / (1 - rho) ** 2, np.where(x > 0, np.inf, 0.0))

@@ -1,0 +1,87 @@
+"""Errors as clients see them: JSON in OpenAI's form (Anthropic's on ``/v1/messages``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+__all__ = ["HttpError", "reason_phrase"]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    411: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    499: "client_closed_request",
+    501: "not_implemented_error",
+    502: "engine_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+
+_PHRASES = {
+    200: b"OK",
+    201: b"Created",
+    202: b"Accepted",
+    204: b"No Content",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    413: b"Content Too Large",
+    422: b"Unprocessable Content",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    501: b"Not Implemented",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+
+def reason_phrase(status: int) -> bytes:
+    """Return the phrase of a status line."""
+    return _PHRASES.get(status, b"Status")
+
+
+@dataclass(eq=False)
+class HttpError(Exception):
+    """An answer that is an error of the router's own.
+
+    Parameters
+    ----------
+    status : int
+        HTTP status.
+    code : str
+        Word for programs.
+    message : str
+        Sentence for people: what, the value, what is allowed.  Never from a prompt.
+    close : bool
+        Whether the connection cannot be used any further.
+    """
+
+    status: int
+    code: str
+    message: str
+    close: bool = False
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def body(self, anthropic: bool = False) -> bytes:
+        """Return the JSON body."""
+        kind = _TYPES.get(self.status, "api_error")
+        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        if anthropic:
+            return orjson.dumps({"type": "error", "error": {"type": kind, "message": self.message}})
+        return orjson.dumps({"error": error})

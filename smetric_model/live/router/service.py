@@ -1,0 +1,601 @@
+"""The parts of a running router, put together: start, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+import orjson
+import zmq.asyncio
+
+from smetric_model.errors import SpecError
+from smetric_model.live.router.admin import Admin
+from smetric_model.live.router.approximate import ApproximateIndex
+from smetric_model.live.router.body_edit import tenant_salt, with_member
+from smetric_model.live.router.config import InstanceSection, Role, RouterConfig
+from smetric_model.live.router.decide import Choice, Decider
+from smetric_model.live.router.decision_log import DecisionLog
+from smetric_model.live.router.disaggregated import serve_disaggregated
+from smetric_model.live.router.exact import ExactIndex
+from smetric_model.live.router.exchange import Exchange, Failure
+from smetric_model.live.router.fleet import Fleet, Instance
+from smetric_model.live.router.health import HealthWatch
+from smetric_model.live.router.http_client import EnginePool
+from smetric_model.live.router.http_errors import HttpError
+from smetric_model.live.router.http_server import ClientConnection, Ending, Incoming, Server
+from smetric_model.live.router.kv_feed import KvFeed
+from smetric_model.live.router.metrics import CONTENT_TYPE, Metrics
+from smetric_model.live.router.question import Question, ask
+from smetric_model.live.router.tokenise import RenderCheck, Tokeniser
+from smetric_model.live.router.usage import TAIL_BYTES, read_usage
+from smetric_model.routing.policy import LoadUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from smetric_model.live.router.exact import ExactPrompt
+
+__all__ = ["Service"]
+
+_LOGGER = logging.getLogger("smetric_model.router")
+_JSON = [(b"content-type", b"application/json")]
+#: APIs whose requests can carry ``cache_salt`` (vLLM)
+_SALTED = ("chat", "completions", "responses")
+
+
+class Service:
+    """A router.
+
+    Parameters
+    ----------
+    config : RouterConfig
+        Its configuration.
+
+    Raises
+    ------
+    SpecError
+        If the policy or a file named in the configuration is wrong.
+    """
+
+    def __init__(self, config: RouterConfig):
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.started_s = time.time()
+        self.draining = False
+        self.fleet = Fleet()
+        self.exchanges: set[Exchange] = set()
+        self.retry_statuses = frozenset(config.retry.on_status)
+        self.feeds: dict[str, KvFeed] = {}
+        policy = config.make_policy()
+        self.decision_log: DecisionLog | None = None
+        if config.log.decisions is not None:
+            try:
+                self.decision_log = DecisionLog(config.log.decisions, policy)
+            except OSError as error:
+                raise SpecError(
+                    f"log.decisions: {config.log.decisions} cannot be written: {error.strerror}"
+                ) from None
+        self.approximate: ApproximateIndex | None = None
+        if config.hits.source != "none":
+            self.approximate = ApproximateIndex(config.hits.index_bytes)
+        self.exact: ExactIndex | None = None
+        self.tokeniser: Tokeniser | None = None
+        self.render_check = RenderCheck()
+        self._zmq: Any = None
+        if config.hits.source == "exact":
+            self._set_up_exact()
+        unit = LoadUnit.UNPREFILLED_TOKENS if config.is_disaggregated else LoadUnit.REQUESTS
+        self.decider = Decider(
+            policy, config.policy.seed, unit, self.approximate, self.exact, self.decision_log
+        )
+        self.server = Server(self._handle, config.limits, config.timeouts)
+        self.metrics = Metrics(self)
+        self.admin = Admin(self, _token(config))
+        self._watches: dict[str, tuple[HealthWatch, asyncio.Task[None]]] = {}
+        self._refused = tuple(_clean(path.encode()) for path in config.paths.refuse)
+        header = config.paths.session_header
+        self._session_header = header.lower().encode() if header else None
+        header = config.tenants.header
+        self._tenant_header = header.lower().encode() if header else None
+        self._id_prefix = secrets.token_hex(6).encode()
+        self._ids = 0
+        self._flusher: asyncio.Task[None] | None = None
+        for section in config.instances:
+            self.add_instance(section)
+
+    def _set_up_exact(self) -> None:
+        hits = self.config.hits
+        if self.config.instances and all(i.kv_events is None for i in self.config.instances):
+            raise SpecError(
+                "hits.source is 'exact', but no instance has kv_events; give the ZMQ endpoint of "
+                "at least one engine's events"
+            )
+        self.exact = ExactIndex(hits.speculative_s)
+        self.tokeniser = Tokeniser(
+            hits.tokenizer,
+            chat_template=hits.chat_template,
+            add_special_tokens=hits.add_special_tokens,
+            threads=hits.tokenise_threads,
+            cache_bytes=hits.token_cache_bytes,
+        )
+        self._zmq = zmq.asyncio.Context()
+
+    # ---------------------------------------------------------------- life
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; return the address."""
+        listen = self.config.listen
+        try:
+            address = await self.server.start(listen.host, listen.port, listen.backlog)
+        except OSError as error:
+            raise SpecError(
+                f"listen: cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
+            ) from None
+        if self.decision_log is not None:
+            self._flusher = self.loop.create_task(self._flush_forever())
+        _LOGGER.info(
+            "listening",
+            extra={
+                "fields": {"host": address[0], "port": address[1], "instances": len(self.fleet)}
+            },
+        )
+        return address
+
+    async def drain(self) -> bool:
+        """Take nothing new, and wait for what is in flight; whether all of it ended in time."""
+        self.draining = True
+        self.server.stop_listening()
+        _LOGGER.info("draining", extra={"fields": {"in_flight": len(self.exchanges)}})
+        try:
+            async with asyncio.timeout(self.config.timeouts.drain_s):
+                while self.exchanges or self.server.connections:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """End everything now."""
+        self.draining = True
+        await self.server.close()
+        tasks = [exchange.task for exchange in self.exchanges if exchange.task is not None]
+        for task in tasks:
+            task.cancel()
+        watching = [task for _, task in self._watches.values()]
+        if self._flusher is not None:
+            watching.append(self._flusher)
+        watching += [feed.task for feed in self.feeds.values() if feed.task is not None]
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*tasks, *watching, return_exceptions=True)
+        for instance in self.fleet:
+            if instance.pool is not None:
+                instance.pool.abort()
+        if self.tokeniser is not None:
+            self.tokeniser.close()
+        if self._zmq is not None:
+            self._zmq.destroy(linger=0)
+        await asyncio.sleep(0)  # sockets close on the next turn of the loop
+        if self.decision_log is not None:
+            self.decision_log.close()
+
+    async def _flush_forever(self) -> None:
+        assert self.decision_log is not None
+        while True:
+            await asyncio.sleep(1)
+            self.decision_log.flush()
+
+    # ---------------------------------------------------------------- instances
+
+    def add_instance(self, section: InstanceSection) -> Instance:
+        """Add an instance; it takes requests at once, and probes may take it out.
+
+        Raises
+        ------
+        SpecError
+            If it is there already, or its role does not fit.
+        """
+        if len(self.fleet) and self.config.is_disaggregated != (section.role != "serve"):
+            raise SpecError(f"instance {section.name!r}: role {section.role!r} does not fit")
+        instance = self.fleet.add(section)
+        timeouts = self.config.timeouts
+        instance.pool = EnginePool(
+            instance.scheme,
+            instance.host,
+            instance.port,
+            connect_s=timeouts.connect_s,
+            keep_alive_s=timeouts.engine_keep_alive_s,
+            header_bytes=self.config.limits.header_bytes,
+        )
+        watch = HealthWatch(instance, self.config.health, self._engine_restarted)
+        self._watches[section.name] = (watch, self.loop.create_task(watch.run()))
+        if self.exact is not None and section.kv_events is not None:
+            feed = KvFeed(
+                section.name,
+                instance.bit,
+                self.exact,
+                section.kv_events,
+                section.kv_replay,
+                section.kv_topic,
+            )
+            feed.task = self.loop.create_task(feed.run(self._zmq))
+            self.feeds[section.name] = feed
+        return instance
+
+    def remove_instance(self, name: str) -> Instance:
+        """Take an instance out; its requests in flight end where they are.
+
+        Raises
+        ------
+        KeyError
+            If there is none of that name.
+        """
+        instance = self.fleet.remove(name)
+        _, task = self._watches.pop(name)
+        task.cancel()
+        feed = self.feeds.pop(name, None)
+        if feed is not None and feed.task is not None:
+            feed.task.cancel()
+        self._forget(instance)
+        assert instance.pool is not None
+        instance.pool.close()
+        self._free_slot_when_idle(instance)
+        return instance
+
+    def _free_slot_when_idle(self, instance: Instance) -> None:
+        """Free the bit after the last request: one still there may yet teach the index."""
+        if instance.load.requests:
+            self.loop.call_later(1.0, self._free_slot_when_idle, instance)
+            return
+        self._forget(instance)
+        self.fleet.free_slot(instance)
+
+    def _forget(self, instance: Instance) -> None:
+        if self.approximate is not None:
+            self.approximate.drop_instance(instance.bit)
+        if self.exact is not None:
+            self.exact.forget(instance.bit)
+
+    def unreachable(self, instance: Instance, reason: str) -> None:
+        """Take an instance out that a request could not connect to."""
+        watch = self._watches.get(instance.name)
+        if watch is not None and not instance.removed:
+            watch[0].unreachable(reason)
+
+    def _engine_restarted(self, instance: Instance) -> None:
+        """Forget what the process that is gone had cached."""
+        if self.approximate is not None:
+            self.approximate.drop_instance(instance.bit)
+        feed = self.feeds.get(instance.name)
+        if feed is not None:
+            feed.restarted()
+
+    # ---------------------------------------------------------------- requests
+
+    def _handle(self, request: Incoming, client: ClientConnection) -> Ending | None:
+        """Answer what is the router's own; forward the rest."""
+        try:
+            path = _clean(request.target.split(b"?", 1)[0])
+            if path == b"/health":
+                self._answer_health(client)
+            elif path == b"/health/live":
+                client.send(200, _JSON, b'{"status":"ok"}')
+            elif path == b"/metrics":
+                client.send(200, [(b"content-type", CONTENT_TYPE)], self.metrics.text())
+            elif path == b"/router" or path.startswith(b"/router/"):
+                self._answer_admin(request, client, path)
+            else:
+                self._check_path(request, path)
+                return self._forward(request, client)
+        except HttpError as error:
+            client.send(error.status, [*_JSON, *error.headers], error.body())
+        return None
+
+    def _forward(self, request: Incoming, client: ClientConnection) -> Exchange:
+        self._ids += 1
+        given = request.header(b"x-request-id")
+        request_id = given if given else b"%s-%x" % (self._id_prefix, self._ids)
+        exchange = Exchange(self, request, client, request_id)
+        self.exchanges.add(exchange)
+        exchange.task = self.loop.create_task(exchange.run())
+        return exchange
+
+    def _check_path(self, request: Incoming, path: bytes) -> None:
+        if request.method == b"CONNECT" or not path.startswith(b"/"):
+            raise HttpError(400, "bad_target", "the request target is no path")
+        for refused in self._refused:
+            if path == refused or path.startswith(refused + b"/"):
+                raise HttpError(
+                    403, "path_refused", "this path is for the engines' operator: not forwarded"
+                )
+        if self._tenant_header is not None and not request.header(self._tenant_header):
+            raise HttpError(
+                401, "no_tenant", f"header {self._tenant_header.decode()} is missing; it is needed"
+            )
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Decide and try, until there is an answer.
+
+        Raises
+        ------
+        HttpError
+            If no instance has given one.
+        """
+        question = self._ask(exchange)
+        prompt: ExactPrompt | None = None
+        if self.exact is not None and self.exact.live and self.render_check.is_believable:
+            prompt = await self._tokens(question)
+        exchange.prompt = prompt
+        if self.config.is_disaggregated:
+            await serve_disaggregated(self, exchange, question, prompt)
+            return
+        pool = self.fleet.pool("serve")
+        limit = self.config.retry.attempts
+        failure: Failure | None = None
+        while exchange.attempts < limit:
+            choice = self.choose(exchange, question, pool, prompt)
+            if choice is None:
+                break
+            instance = choice.instance
+            others = any(
+                item.takes_requests and item is not instance and item not in exchange.tried
+                for item in pool
+            )
+            failure = await exchange.attempt(
+                instance,
+                unprefilled_tokens=choice.unprefilled_tokens,
+                held_tokens=choice.request.prompt_tokens,
+                may_retry=others and exchange.attempts + 1 < limit,
+            )
+            if failure is None:
+                return
+            self.failed(exchange, instance, failure)
+            if failure.final:
+                break
+        raise self.no_answer(failure, exchange)
+
+    async def _tokens(self, question: Question) -> ExactPrompt | None:
+        assert self.tokeniser is not None
+        assert self.exact is not None
+        start = self.loop.time()
+        prompt = await self.tokeniser.prompt(
+            question, self.exact, self.config.hits.tokenise_budget_s
+        )
+        self.metrics.tokenised(self.loop.time() - start, prompt is not None)
+        return prompt
+
+    def choose(
+        self,
+        exchange: Exchange,
+        question: Question,
+        pool: Sequence[Instance],
+        prompt: ExactPrompt | None,
+    ) -> Choice | None:
+        """Choose an instance that this request has not tried; None if there is none."""
+        choice = self.decider.choose(
+            question, pool, exchange.tried, prompt, exchange.request_id.decode("latin-1")
+        )
+        if choice is None:
+            return None
+        exchange.choice = choice
+        self.metrics.decided(choice)
+        bit = choice.instance.bit
+        if self.approximate is not None:
+            exchange.mark = self.approximate.last_use(question.chain, bit)
+        if self.exact is not None and prompt is not None:
+            exchange.speculation = self.exact.speculate(prompt, bit)
+        return choice
+
+    def failed(self, exchange: Exchange, instance: Instance, failure: Failure) -> Failure:
+        """Note that an attempt gave nothing."""
+        self.metrics.failed(instance.name, failure.word)
+        exchange.tried.append(instance)
+        if exchange.speculation is not None:
+            exchange.speculation.drop()
+            exchange.speculation = None
+        return failure
+
+    def _ask(self, exchange: Exchange) -> Question:
+        request = exchange.request
+        tenant = b""
+        if self._tenant_header is not None:
+            tenant = request.header(self._tenant_header) or b""
+        question = exchange.question = ask(
+            request,
+            session_header=self._session_header,
+            tenant=tenant,
+            with_chain=self.approximate is not None,
+        )
+        if self._tenant_header is not None and request.method == b"POST":
+            exchange.body = self._salted(question, request.body, tenant)
+        return question
+
+    def _salted(self, question: Question, data: bytes, tenant: bytes) -> bytes:
+        """Put the tenant's salt into a body; what cannot carry one is not forwarded."""
+        if question.api is None:
+            return data
+        if question.api not in _SALTED:
+            raise HttpError(
+                501,
+                "not_isolated",
+                "this API has no cache_salt, and tenants are kept apart: not forwarded",
+            )
+        if question.body is None:
+            raise HttpError(400, "bad_body", f"{question.note}: not forwarded, it cannot be salted")
+        secret = self.config.tenants.secret
+        assert secret is not None
+        salt = tenant_salt(secret, tenant, question.body.get("cache_salt"))
+        salted = with_member(data, question.body, "cache_salt", salt)
+        question.body["cache_salt"] = salt  # what the engine's block hashes will hold
+        return salted
+
+    # ---------------------------------------------------------------- what exchanges tell
+
+    def begun(self, exchange: Exchange, status: int) -> None:
+        """Learn that an instance has prefilled a prompt."""
+        choice, question = exchange.choice, exchange.question
+        if choice is None or question is None or not 200 <= status < 300:
+            return
+        if exchange.speculation is not None:
+            exchange.speculation.first_token()
+        if self.approximate is not None:
+            instance = choice.instance
+            self.approximate.learn(question.chain, instance.bit, instance.kv_capacity_tokens)
+
+    def prefilled(self, exchange: Exchange, answer: bytes) -> None:
+        """Learn from the answer of the first of two stages."""
+        exchange.prefill_tail = answer[-TAIL_BYTES:]
+        self.begun(exchange, 200)
+
+    def answered(self, exchange: Exchange, status: int, tail: bytes) -> None:
+        """Learn from a whole answer."""
+        choice, question = exchange.choice, exchange.question
+        if choice is None or question is None or question.api is None or not 200 <= status < 300:
+            return
+        two_stages = bool(exchange.prefill_tail)
+        usage = read_usage(exchange.prefill_tail or tail)
+        if exchange.prompt is not None and usage.prompt_tokens:
+            self.render_check.compare(exchange.prompt.tokens, usage.prompt_tokens)
+        scale = 1.0
+        if choice.source != "exact" and usage.prompt_tokens and choice.request.prompt_tokens:
+            scale = usage.prompt_tokens / choice.request.prompt_tokens
+        predicted = round(choice.hit_tokens * scale)
+        self.metrics.delivered(usage, predicted)
+        if self.approximate is None or not question.chain.keys:
+            return
+        bit = choice.instance.bit
+        if (
+            usage.cached_tokens is not None
+            and exchange.mark
+            and _dropped(usage.cached_tokens, predicted)
+        ):
+            self.approximate.forget_until(bit, exchange.mark)
+        if not two_stages:  # the answer's KV cache lies where it was decoded
+            self.approximate.answered(question.chain, bit, usage.output_tokens or 0)
+
+    def ended(self, exchange: Exchange) -> None:
+        """Count a request that ended, whichever way."""
+        self.exchanges.discard(exchange)
+        if exchange.speculation is not None:
+            exchange.speculation.drop()  # does nothing after the first token
+        self.metrics.ended(exchange)
+        if self.config.log.requests:
+            choice = exchange.choice
+            _LOGGER.info(
+                "request",
+                extra={
+                    "fields": {
+                        "request_id": exchange.request_id.decode("latin-1"),
+                        "ended": exchange.ended_as,
+                        "status": exchange.status,
+                        "instance": None if choice is None else choice.instance.name,
+                        "reason": None if choice is None else choice.reason.name.lower(),
+                        "attempts": exchange.attempts,
+                        "seconds": round(exchange.seconds, 6),
+                        "note": "" if exchange.question is None else exchange.question.note,
+                    }
+                },
+            )
+
+    # ---------------------------------------------------------------- own answers
+
+    @staticmethod
+    def no_answer(failure: Failure | None, exchange: Exchange) -> HttpError:
+        """Build the error of a request that no instance has answered."""
+        if failure is None:
+            return HttpError(
+                503,
+                "no_instance",
+                "no instance takes requests",
+                headers=((b"retry-after", b"1"),),
+            )
+        times = f"after {exchange.attempts} attempt{'s' if exchange.attempts > 1 else ''}"
+        if failure.word.startswith("timeout"):
+            return HttpError(504, failure.word, f"no instance has answered in time, {times}")
+        if failure.status:
+            return HttpError(
+                failure.status, "engine_error", f"the engine answered {failure.status}, {times}"
+            )
+        word = failure.word.replace(" ", "_")
+        return HttpError(502, word, f"no instance has answered, {times}: {failure.word}")
+
+    def is_ready(self) -> bool:
+        """Whether a request could be served."""
+        if self.draining:
+            return False
+        roles: tuple[Role, ...] = (
+            ("prefill", "decode") if self.config.is_disaggregated else ("serve",)
+        )
+        return all(any(item.takes_requests for item in self.fleet.pool(role)) for role in roles)
+
+    def _answer_health(self, client: ClientConnection) -> None:
+        ready = self.is_ready()
+        state = "ok" if ready else "draining" if self.draining else "no instance takes requests"
+        body = {
+            "status": state,
+            "instances": {
+                item.name: "draining" if item.draining else "up" if item.up else "down"
+                for item in self.fleet
+            },
+            "hits": self.hits_state(),
+        }
+        client.send(200 if ready else 503, _JSON, orjson.dumps(body))
+
+    def hits_state(self) -> dict[str, Any]:
+        """Which source of hit lengths is in force, and how it is."""
+        state: dict[str, Any] = {"source": self.config.hits.source}
+        if self.exact is not None:
+            check = self.render_check
+            if not check.is_believable:
+                state["source"] = "approximate"
+                state["why"] = "prompts tokenised here are not as long as the engines say"
+            state["feeds"] = {name: feed.state for name, feed in self.feeds.items()}
+            state["prompts_compared"] = check.compared
+            state["prompts_different"] = check.different
+        return state
+
+    def _answer_admin(self, request: Incoming, client: ClientConnection, path: bytes) -> None:
+        status, body = self.admin.answer(request, path.decode("ascii", "replace"))
+        client.send(status, _JSON, orjson.dumps(body))
+
+
+def _dropped(cached_tokens: int, predicted_tokens: int) -> bool:
+    """Whether a hit is so short that the prefix was evicted, not merely rounded or re-rendered."""
+    return predicted_tokens >= 512 and cached_tokens < predicted_tokens / 2
+
+
+def _clean(path: bytes) -> bytes:
+    """Return the path an engine would see: decoded, without empty, ``.`` and ``..`` parts."""
+    if b"://" in path and not path.startswith(b"/"):
+        rest = path.split(b"://", 1)[1]
+        path = rest[rest.find(b"/") :] if b"/" in rest else b"/"
+    if not path.startswith(b"/"):
+        return path
+    parts: list[bytes] = []
+    for part in unquote_to_bytes(path).split(b"/"):
+        if part == b"..":
+            del parts[-1:]
+        elif part not in (b"", b"."):
+            parts.append(part)
+    return b"/" + b"/".join(parts)
+
+
+def _token(config: RouterConfig) -> str | None:
+    admin = config.admin
+    if admin.token_file is None:
+        return admin.token
+    try:
+        token = Path(admin.token_file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"admin.token_file: {admin.token_file} cannot be read: {error}") from None
+    if len(token) < 16:
+        raise SpecError(
+            f"admin.token_file: {admin.token_file} holds {len(token)} characters; "
+            "16 or more are allowed"
+        )
+    return token

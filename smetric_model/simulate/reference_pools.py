@@ -1,0 +1,135 @@
+"""Disaggregated serving in plain Python: from the prefill pool to the decode pool.
+
+A prompt whose prefill is complete waits, with its KV pinned where it was computed, until an
+instance of the decode pool has room for prompt and output; first come, first served by the whole
+pool.  Then its KV is sent over, and when it is there the request decodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smetric_model.simulate.reference import Cluster
+
+__all__ = ["DecodePool", "Transfer"]
+
+
+@dataclass
+class Transfer:
+    """KV on its way from a node to another."""
+
+    request: int
+    source: int
+    target: int
+    left: float  # bytes of line capacity
+    rate: float = 0.0
+
+    def ticks_left(self) -> int:
+        """Ticks until it is done, if the rate stays."""
+        return max(0, math.ceil(self.left / self.rate * 1e12))
+
+
+class DecodePool:
+    """The instances that only decode, and the requests that wait for room there."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        fabric = cluster.inputs.fabric
+        self.first = fabric.prefill_instances
+        self.size = fabric.instances - self.first
+        self.exists = self.size > 0
+        self.waiting: deque[int] = deque()  # prefilled, in the order in which they were
+        self.coming: Counter[int] = Counter()  # requests on their way, by instance
+        self.next = 0  # where the search for the most free KV begins
+
+    def holds(self, index: int) -> bool:
+        """Whether an instance belongs to this pool."""
+        return index >= self.first
+
+    def need(self, request: int) -> int:
+        """Tokens of KV that a request takes in this pool: prompt and output, whole blocks."""
+        engine, data = self.cluster.inputs.engine, self.cluster.inputs.requests
+        total = int(data.prompt_tokens[request] + data.output_tokens[request])
+        return -(-total // engine.block_tokens) * engine.block_tokens + engine.fixed_state_tokens
+
+    def choose(self) -> int | None:
+        """Instance with the most free KV, of those with a place in the batch."""
+        places = self.cluster.inputs.engine.max_running_requests
+        best = None
+        for k in range(self.size):
+            index = self.first + (self.next + k) % self.size
+            instance = self.cluster.instances[index]
+            taken = len(instance.decoding) + len(instance.waiting) + self.coming[index]
+            if taken < places and (
+                best is None or instance.cache.free > self.cluster.instances[best].cache.free
+            ):
+                best = index
+        return best
+
+    def start_transfers(self, now: int) -> None:
+        """Reserve KV for the requests that wait, in their order, as far as there is room."""
+        while self.waiting:
+            request = self.waiting[0]
+            chosen = self.choose()
+            if chosen is None:
+                return
+            cache = self.cluster.instances[chosen].cache
+            if self.need(request) > cache.free:
+                return
+            self.waiting.popleft()
+            self.next = (chosen - self.first + 1) % self.size
+            cache.free -= self.need(request)
+            self.coming[chosen] += 1
+            self.cluster.account(chosen, now)
+            self.start(request, chosen, now)
+
+    def start(self, request: int, chosen: int, now: int) -> None:
+        """Send a request's KV: over PCIe into the instance, between nodes over their NICs."""
+        cluster, out = self.cluster, self.cluster.out
+        fabric, engine = cluster.inputs.fabric, cluster.inputs.engine
+        prefilled = int(out.instance[request])
+        out.transfer_start[request] = now
+        out.decode_instance[request] = chosen
+        tokens = int(cluster.inputs.requests.prompt_tokens[request]) + engine.fixed_state_tokens
+        blocks = -(-tokens // engine.block_tokens)
+        cluster.legs[request] = 1
+        cluster.start_pcie(chosen, blocks * fabric.block_bytes, request, now)
+        source, target = cluster.node(prefilled), cluster.node(chosen)
+        if source != target:
+            cluster.legs[request] = 2
+            computing = (cluster.instances[k].computing() for k in (prefilled, chosen))
+            table = fabric.transfer_work_busy if any(computing) else fabric.transfer_work_idle
+            cluster.nics.advance(now)
+            cluster.nics.transfers.append(Transfer(request, source, target, float(table[blocks])))
+            cluster.schedule_nics(now)
+
+    def arrive(self, request: int, now: int) -> None:
+        """Take in a request whose KV is complete; its prefill instance keeps the prefix only."""
+        cluster, out = self.cluster, self.cluster.out
+        prefilled, chosen = int(out.instance[request]), int(out.decode_instance[request])
+        out.transfer_done[request] = now
+        self.coming[chosen] -= 1
+        cluster.instances[chosen].waiting.append(request)
+        cluster.leave(prefilled, request, now)
+        cluster.account(prefilled, now)
+        for index in (prefilled, chosen):
+            if cluster.instances[index].step_start < 0:
+                cluster.begin_step(index, now)
+
+    def join(self, index: int, now: int) -> None:
+        """Let the requests that have arrived at an instance take part in its next step."""
+        if not self.holds(index):
+            return
+        instance = self.cluster.instances[index]
+        for request in instance.waiting:
+            self.cluster.out.decode_start[request] = now
+            instance.decoding.append(request)
+        instance.waiting.clear()
+
+    def release(self, index: int, request: int) -> None:
+        """Free the KV of a complete request."""
+        self.cluster.instances[index].cache.free += self.need(request)

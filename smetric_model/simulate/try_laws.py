@@ -1,0 +1,86 @@
+"""Laws of tries: how long they last, what follows them, and that the routers forget none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from smetric_model.identities import Violation
+from smetric_model.simulate.inputs import TIMED_OUT, Inputs, Replay
+
+__all__ = ["load_laws", "try_laws"]
+
+
+def try_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Check that tries end as their client's patience says, and are followed as it says.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Yields
+    ------
+    Violation
+    """
+    clients, failed = inputs.clients, replay.failed
+    count = np.bincount(failed.request, minlength=replay.arrival.size)
+    if not np.array_equal(count, replay.failed_tries):
+        yield Violation("failed tries of the requests = of the list", "they differ")
+    gave_up = replay.gave_up >= 0
+    if ((count > clients.retries) != gave_up).any() or (count > clients.retries + 1).any():
+        yield Violation("a client gives up after its last try, not before", "one does not")
+    if (gave_up & (replay.done >= 0)).any():
+        yield Violation("a request is answered or given up", "one is both")
+    if (failed.end < failed.placed).any() or (failed.until < failed.end).any():
+        yield Violation("a try begins before it ends", "one does not")
+    late = failed.cause == TIMED_OUT
+    if (failed.end[late] - failed.placed[late] != clients.timeout_ticks).any():
+        yield Violation("a try that times out lasts client.timeout_s", "one does not")
+    answered = replay.done >= 0
+    patience = clients.timeout_ticks
+    if patience >= 0 and (replay.done[answered] - replay.placed[answered] > patience).any():
+        yield Violation("no answer comes after client.timeout_s", "one does")
+    # each try but the first begins a back-off after the one before it ended
+    order = np.argsort(failed.request, kind="stable")
+    request, end = failed.request[order], failed.end[order]
+    following = np.append(request[1:] == request[:-1], False)
+    start = np.where(following, np.append(failed.placed[order][1:], -1), replay.placed[request])
+    again = start >= 0
+    if (start[again] - end[again] != clients.backoff_ticks).any():
+        yield Violation("a retry comes client.backoff_s after the try before it", "one does not")
+
+
+def load_laws(replay: Replay) -> Iterator[Violation]:
+    """Check that routers count what is in flight at the end: each charge is released once.
+
+    Parameters
+    ----------
+    replay : Replay
+        What happened, with loads of the routers' own counters.
+
+    Yields
+    ------
+    Violation
+    """
+    counted_still = (replay.placed >= 0) & (replay.done < 0)
+    if replay.transfer_done.size:  # its prefill instance is done with it
+        counted_still &= replay.transfer_done < 0
+    flying = np.flatnonzero(counted_still)
+    prompt = flying[replay.first_token[flying] < 0]
+    size = replay.loads_end.size
+    requests = np.bincount(replay.instance[flying], minlength=size)
+    tokens = np.bincount(replay.instance[prompt], replay.charge[prompt], minlength=size)
+    for name, counted, expected in (
+        ("requests", replay.loads_end, requests),
+        ("unprefilled tokens", replay.unprefilled_end, tokens),
+    ):
+        if (counted != expected).any():
+            index = int(np.argmax(counted != expected))
+            yield Violation(
+                f"{name} that the routers count = in flight",
+                f"instance {index}: {counted[index]:g}, not {expected[index]:g}",
+            )
