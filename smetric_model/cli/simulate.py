@@ -35,6 +35,8 @@ _KEYS = {
     "nics_per_node": "cluster.nics_per_node",
     "local_eviction": "local_tier.eviction",
     "global_eviction": "global_tier.eviction",
+    "global_write": "global_tier.write",
+    "peer_fetch": "global_tier.peer_fetch",
     "policy": "router.policy",
     "timeout": "client.timeout_s",
     "retries": "client.retries",
@@ -87,6 +89,14 @@ _KEYS = {
     "--global-eviction",
     type=click.Choice(["lru", "dead-first", "clairvoyant"]),
     help="What the global tier evicts first.",
+)
+@click.option(
+    "--global-write",
+    type=click.Choice(["through", "back"]),
+    help="Whether the global tier takes what is computed, or what instances evict.",
+)
+@click.option(
+    "--peer-fetch/--no-peer-fetch", default=None, help="Whether KV may come from other instances."
 )
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
@@ -250,7 +260,7 @@ def _print(outcome: Outcome) -> None:
         ],
     )
     shares = {
-        "prompt tokens": ("local", "global", "recomputed"),
+        "prompt tokens": ("local", "global", "peer", "recomputed"),
         "follow-ups": ("return_to_first", "return_to_previous"),
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
         "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),

@@ -19,6 +19,7 @@ from smetric_model.simulate._state import (
     INDEX_END,
     INDEX_NEXT,
     INSERTED,
+    VICTIMS,
 )
 from smetric_model.simulate.inputs import BLIND, DELAYED
 
@@ -29,9 +30,11 @@ __all__ = [
     "all_hits",
     "catch_up_index",
     "insert_path",
+    "pin_nodes",
     "place_blindly",
     "release_path",
     "seen_hits",
+    "unpin_nodes",
 ]
 
 
@@ -162,6 +165,7 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
             s.slots[slot].pins += 1
         node = w.nodes[node].parent
     s.instance[instance].evictable -= unused * block_tokens
+    s.count[VICTIMS] = 0
     while s.instance[instance].free < need:
         slot = evicted_first(p, instance)
         blocks = (need - s.instance[instance].free + block_tokens - 1) // block_tokens
@@ -172,12 +176,40 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
         s.count[EVICTED] += blocks
         if w.signals.hit_index == DELAYED:
             _log_index(p, now, s.slots[slot].node * instances + instance, s.slots[slot].held)
+        if w.tiers.write_back:
+            _note_victims(p, s.slots[slot].node, s.slots[slot].held, blocks)
         if s.slots[slot].held == 0:
             unlink(p, instance, slot)
             _free_slot(p, instances, instance, slot)
     s.instance[instance].free -= need
     s.request[request].private = need
     return held
+
+
+@part
+def _note_victims(p, node, kept, blocks):
+    """Note what has been evicted, for the global tier."""
+    s, w = tables(p)
+    entry = s.count[VICTIMS]
+    s.count[VICTIMS] += 1
+    s.victim[entry].node = node
+    s.victim[entry].low = w.nodes[node].start + kept
+    s.victim[entry].high = w.nodes[node].start + kept + blocks
+
+
+@part
+def pin_nodes(p, request, instance, instances, reach, block_tokens):
+    """Pin the nodes that hold the first ``reach`` blocks of a path."""
+    s, w = tables(p)
+    node = w.requests[request].leaf
+    while node >= 0:
+        if w.nodes[node].start < reach:
+            slot = s.slot[node * instances + instance]
+            if s.slots[slot].pins == 0:
+                unlink(p, instance, slot)
+                s.instance[instance].evictable -= s.slots[slot].held * block_tokens
+            s.slots[slot].pins += 1
+        node = w.nodes[node].parent
 
 
 @part
@@ -212,6 +244,21 @@ def release_path(p, request, instance, instances, block_tokens):
             if s.slots[slot].held == 0:
                 _free_slot(p, instances, instance, slot)
             else:
+                link(p, instance, slot)
+                s.instance[instance].evictable += s.slots[slot].held * block_tokens
+        node = w.nodes[node].parent
+
+
+@part
+def unpin_nodes(p, request, instance, instances, reach, block_tokens):
+    """Undo :func:`pin_nodes`: a use has ended."""
+    s, w = tables(p)
+    node = w.requests[request].leaf
+    while node >= 0:
+        if w.nodes[node].start < reach:
+            slot = s.slot[node * instances + instance]
+            s.slots[slot].pins -= 1
+            if s.slots[slot].pins == 0:
                 link(p, instance, slot)
                 s.instance[instance].evictable += s.slots[slot].held * block_tokens
         node = w.nodes[node].parent

@@ -37,7 +37,13 @@ from smetric_model.simulate._links import (
     start_nic,
     start_pcie,
 )
-from smetric_model.simulate._pieces import pieces_hit, pieces_touch, pieces_write_path
+from smetric_model.simulate._peers import release_peer, start_peer_fetch
+from smetric_model.simulate._pieces import (
+    pieces_hit,
+    pieces_touch,
+    pieces_write_path,
+    pieces_write_victims,
+)
 from smetric_model.simulate._pools import (
     arrive,
     computing,
@@ -63,6 +69,7 @@ from smetric_model.simulate._state import (
     PENDING,
     PREFILL,
     QUEUE,
+    RELEASED,
     ROOM_EXPIRY,
     ROOM_FAILED,
     ROOM_INDEX,
@@ -72,6 +79,7 @@ from smetric_model.simulate._state import (
     STALE,
     STEPS,
     TRIES,
+    VICTIMS,
     WAITING,
 )
 from smetric_model.simulate._store import global_hit, global_touch, global_write
@@ -149,6 +157,7 @@ def loop(p, first, skip):
                 s.out[index].fetch_done = now
                 s.request[index].fetching = False
                 wake = _wake(p, s.out[index].instance, now, True)
+                also = _wake_source(p, release_peer(p, index, now), now)
             else:
                 s.count[STALE] -= 1  # of a try that has ended
         elif kind == 3:
@@ -158,6 +167,7 @@ def loop(p, first, skip):
             wake = end_try(p, s.expiry[index].request, TIMED_OUT, now)
             if wake >= 0:
                 wake = _wake(p, wake, now, True)
+            also = _wake_source(p, s.count[RELEASED], now)
         elif s.request[index].due != now or s.request[index].stage != HOST:
             s.count[STALE] -= 1  # of a try that has ended
         else:
@@ -221,6 +231,18 @@ def _wake(p, instance, now, cut):
     if cut:
         cut_run(p, instance, now)
     return -1
+
+
+@part
+def _wake_source(p, instance, now):
+    """Return the instance from which KV has been read (−1: none), if it is idle.
+
+    One that is not looks for room after the step in progress, where a request waits for it.
+    """
+    s, _ = tables(p)
+    if instance < 0:
+        return -1
+    return _wake(p, instance, now, s.instance[instance].waiting >= 0)
 
 
 @part
@@ -478,7 +500,7 @@ def _prefilled(p, instance, request, behind, now):
             s.instance[instance].decode_steps + w.requests[request].output_tokens - 1
         )
         s.instance[instance].context += w.requests[request].prompt_tokens + 1
-    if w.fabric.global_blocks > 0:
+    if w.fabric.global_blocks > 0 and not w.tiers.write_back:
         if w.tiers.pieces:
             written = pieces_write_path(p, request, w.fabric.global_blocks)
         else:
@@ -537,26 +559,40 @@ def _admit(p, instance, request, now):
         return False
     s.out[request].admitted = now
     local = _usable(p, held, prompt)
-    fetched = 0
+    fetched = stored = 0
     if w.fabric.global_blocks > 0:
         stored = pieces_hit(p, request, held) if w.tiers.pieces else global_hit(p, request)
-        if stored > held:
-            fetched = _usable(p, stored, prompt) - local
-        if fetched > 0:
-            if _start_fetch(p, instance, request, local, fetched, now):
-                if w.tiers.pieces:
-                    pieces_touch(p, request, stored)
-                else:
-                    global_touch(p, request)
-                s.request[request].fetching = True
+    if w.tiers.peer_fetch:
+        fetched = start_peer_fetch(p, instance, request, max(held, stored), local, prompt - 1, now)
+    if fetched == 0 and stored > held:
+        fetched = _usable(p, stored, prompt) - local
+        if fetched > 0 and _start_fetch(p, instance, request, local, fetched, now):
+            if w.tiers.pieces:
+                pieces_touch(p, request, stored)
             else:
-                fetched = 0
+                global_touch(p, request)
+        else:
+            fetched = 0
+    if fetched > 0:
+        s.request[request].fetching = True
     s.out[request].local_tokens = local
     s.out[request].fetched_tokens = fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
     use_is_over(p, request, w.fabric.prefill_instances)
+    if w.tiers.write_back and w.fabric.global_blocks > 0 and s.count[VICTIMS] > 0:
+        _write_back(p, instance, request, now)
     return True
+
+
+@part
+def _write_back(p, instance, request, now):
+    """Write what an admission has evicted to the global tier."""
+    s, w = tables(p)
+    written = pieces_write_victims(p, s.count[VICTIMS], w.fabric.global_blocks)
+    if written > 0 and w.fabric.nodes > 1:
+        work = _nic_work(p, written * w.engine.cache_block_tokens, computing(p, instance))
+        _start_write(p, instance, work, request, now)
 
 
 @part

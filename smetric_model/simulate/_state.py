@@ -60,7 +60,9 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     PIECE_FREE,
     PIECE_END,
     STORE_HEAP,
-) = range(35)
+    VICTIMS,
+    RELEASED,
+) = range(37)
 _COUNTS = 48
 
 #: where a request is: ``State.request.stage``
@@ -90,7 +92,7 @@ _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
         "i8": "finish_at due",
-        "i4": "todo at private chunk next_waiting expiry made replica writing",
+        "i4": "todo at private chunk next_waiting expiry made replica writing pinned",
         "i1": "stage legs",
         "?": "fetching",
     }
@@ -98,11 +100,11 @@ _REQUEST = _record(
 _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
-        " gave_up instance reason local_tokens fetched_tokens charge failed_tries"
+        " gave_up instance reason peer local_tokens fetched_tokens charge failed_tries"
     }
 )
 #: results that are −1 where something did not happen
-_ABSENT = (_OUT.names or ())[:12]
+_ABSENT = (_OUT.names or ())[:13]
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
@@ -132,6 +134,9 @@ class Caching(NamedTuple):
 
     local_eviction: int
     global_eviction: int
+    write_back: int
+    peer_fetch: int
+    peer_bytes_per_s: float
     pieces: int
 
 
@@ -262,9 +267,7 @@ def new_world(inputs: Inputs) -> World:
         model=inputs.model,
         policy=pack(inputs.policy),
         signals=inputs.signals,
-        tiers=Caching(
-            inputs.tiers.local_eviction, inputs.tiers.global_eviction, _in_pieces(inputs.tiers)
-        ),
+        tiers=Caching(*inputs.tiers, pieces=_in_pieces(inputs.tiers)),
         root=root,
         use_first=use_first,
         uses=uses,
@@ -283,7 +286,7 @@ def _has(tiers: Tiers, eviction: int) -> bool:
 
 def _in_pieces(tiers: Tiers) -> int:
     """Whether the global tier may hold other than whole prefixes, or not in order of use."""
-    return int(tiers.global_eviction == CLAIRVOYANT)
+    return int(tiers.global_eviction == CLAIRVOYANT or tiers.write_back)
 
 
 def new_state(inputs: Inputs) -> State:
@@ -340,6 +343,9 @@ def new_state(inputs: Inputs) -> State:
     count = ints(_COUNTS)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
     transfers = (instances - prefill) * engine.max_running_requests
+    if tiers.peer_fetch:
+        transfers += prefill * engine.max_running_requests
+    victims = slots // prefill if tiers.write_back else 0  # each slot of an instance once
     state = State(
         count=count,
         nic_work=np.zeros(1),
@@ -387,7 +393,7 @@ def new_state(inputs: Inputs) -> State:
         first_piece=np.full(nodes if in_pieces else 0, -1, np.int32),
         store_heap=np.zeros(nodes if in_pieces else 0, np.int32),
         store_place=np.zeros(nodes if in_pieces else 0, np.int32),
-        victim=_table(_VICTIM, 0),
+        victim=_table(_VICTIM, victims),
         link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
         next_flow=ints(3, requests, value=-1),

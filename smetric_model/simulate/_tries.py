@@ -12,9 +12,11 @@ from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
     cancel_flow,
+    end_transfer,
     schedule_nics,
     schedule_pcie,
 )
+from smetric_model.simulate._peers import release_peer
 from smetric_model.simulate._runs import credit, settle_run
 from smetric_model.simulate._state import (
     EXPIRY_END,
@@ -24,6 +26,7 @@ from smetric_model.simulate._state import (
     NOWHERE,
     PENDING,
     PREFILL,
+    RELEASED,
     STALE,
     WAITING,
 )
@@ -65,6 +68,7 @@ def end_try(p, request, cause, now):
     s, w = tables(p)
     instance = s.out[request].instance
     stage = s.request[request].stage
+    s.count[RELEASED] = -1
     if not w.signals.scraped or stage != HOST:
         unprefilled = 0.0 if s.out[request].first_token >= 0 else float(s.out[request].charge)
         change_load(p, request, now, -1.0, -unprefilled)
@@ -108,6 +112,7 @@ def end_try(p, request, cause, now):
     s.out[request].fetch_done = -1
     s.out[request].first_step = -1
     s.out[request].first_token = -1
+    s.out[request].peer = -1
     s.out[request].local_tokens = 0
     s.out[request].fetched_tokens = 0
     s.out[request].failed_tries += 1
@@ -170,6 +175,7 @@ def _leave_engine(p, instance, request, now):
         if s.request[request].fetching:
             s.request[request].fetching = False
             _cancel_fetch(p, instance, request, now)
+            s.count[RELEASED] = release_peer(p, request, now)
             whole = 0
         else:
             computed = whole - s.out[request].local_tokens - s.out[request].fetched_tokens
@@ -202,6 +208,7 @@ def _cancel_fetch(p, instance, request, now):
         s.count[STALE] += 1  # they are done: its event is still to come
         return
     s.request[request].legs = 0
+    end_transfer(p, request, now)
     advance_pcie(p, instance, now)
     cancel_flow(p, 2 * w.fabric.nodes + instance, request)
     schedule_pcie(p, instance, now)

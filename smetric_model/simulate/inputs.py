@@ -168,10 +168,18 @@ LRU, DEAD_FIRST, CLAIRVOYANT = range(3)
 
 
 class Tiers(NamedTuple):
-    """What the tiers evict first: LRU, DEAD_FIRST (of finished sessions) or CLAIRVOYANT."""
+    """What the tiers evict first: LRU, DEAD_FIRST (of finished sessions) or CLAIRVOYANT.
+
+    ``write_back`` is whether the global tier takes what instances evict, in place of what they
+    compute; ``peer_fetch`` whether KV may come from another instance, inside a node at
+    ``peer_bytes_per_s`` (0: over PCIe).
+    """
 
     local_eviction: int = LRU
     global_eviction: int = LRU
+    write_back: int = 0
+    peer_fetch: int = 0
+    peer_bytes_per_s: float = 0.0
 
 
 class Window(NamedTuple):
@@ -242,7 +250,9 @@ class Replay:
     instance, reason : ndarray
         Where the router placed it (−1: not placed), and why.
     local_tokens, fetched_tokens : ndarray
-        Prompt tokens found in the instance's cache, and fetched from the global tier.
+        Prompt tokens found in the instance's cache, and fetched.
+    peer : ndarray
+        Instance that they were fetched from; −1: from the global tier, or not at all.
     charge : ndarray
         Unprefilled tokens charged to the instance at placement.
     order : ndarray
@@ -283,6 +293,7 @@ class Replay:
     reason: IntArray
     local_tokens: IntArray
     fetched_tokens: IntArray
+    peer: IntArray
     charge: IntArray
     failed_tries: IntArray
     failed: FailedTries
@@ -325,6 +336,7 @@ class Replay:
                 "gave_up",
                 "instance",
                 "reason",
+                "peer",
             )
         }
         tokens: dict[str, Any] = {

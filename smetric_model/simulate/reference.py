@@ -25,6 +25,7 @@ from smetric_model.simulate.inputs import (
     Replay,
 )
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
+from smetric_model.simulate.reference_peers import Peers
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
 from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
@@ -63,6 +64,7 @@ class _Cache:
         self.cached: set[int] = set()
         self.pins: Counter[int] = Counter()
         self.unused = unused  # cached, not pinned
+        self.victims: list[int] = []  # of the last admission, in order of eviction
         self.inserted = 0
         self.evicted = 0
 
@@ -79,18 +81,24 @@ class _Cache:
         own = sum(block in self.unused for block in path) * self.block_tokens
         if need > self.free + self.evictable - own:
             return False
-        for block in path:
-            self.pins[block] += 1
-            self.unused.remove(block)
+        self.pin(path)
+        self.victims.clear()
         while self.free < need:
             block = self.unused.first()
             self.unused.remove(block)
             self.cached.remove(block)
+            self.victims.append(block)
             self.changes.append((block, False))
             self.free += self.block_tokens
             self.evicted += 1
         self.free -= need
         return True
+
+    def pin(self, path: list[int]) -> None:
+        """Pin cached blocks, as a running request does."""
+        for block in path:
+            self.pins[block] += 1
+            self.unused.remove(block)
 
     def insert(self, path: list[int]) -> int:
         """Make computed blocks reusable; returns those that were not there yet."""
@@ -120,19 +128,23 @@ class _GlobalTier:
         self.written = 0
         self.evicted = 0
 
-    def hit(self, path: list[int]) -> int:
-        return _leading(path, self.blocks)
+    def hit(self, path: list[int], held: int) -> int:
+        """Blocks of the path from its beginning to where neither tier has the next one."""
+        return held + _leading(path[held:], self.blocks)
 
     def touch(self, path: list[int]) -> None:
+        """Use the blocks of a path that are stored."""
         for block in reversed(path):
-            self.blocks.add(block)
+            if block in self.blocks:
+                self.blocks.add(block)
 
     def write(self, path: list[int]) -> int:
         """Write what is missing, touch everything; returns the blocks written."""
         if self.blocks.eviction == CLAIRVOYANT:
             return self.write_if_needed_sooner(path)
         missing = [block for block in path if block not in self.blocks]
-        self.touch(path)
+        for block in reversed(path):
+            self.blocks.add(block)
         self.written += len(missing)
         while len(self.blocks) > self.capacity:
             self.evict()
@@ -230,6 +242,11 @@ class _Nics:
         inward, outward = self.loads(node)
         return self.slowest(inward[node], _others(outward, node))
 
+    def transfer_rate(self, source: int, target: int) -> float:
+        """Rate of KV that started now from one node to another."""
+        inward, outward = self.loads()
+        return self.slowest(outward[source] + 1.0, inward[target] + 1.0)
+
     def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
         """Transfers on each node's links, in and out; with one more read of node ``reader``."""
         nodes = range(self.fabric.nodes)
@@ -316,6 +333,7 @@ class Cluster:
         self.sessions = Sessions(inputs, self.path)
         self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
         self.pool = DecodePool(self)
+        self.peers = Peers(self)
         store = Line(inputs.tiers.global_eviction, self.future)
         self.global_tier = _GlobalTier(fabric.global_blocks, store)
         self.nics = _Nics(fabric, inputs.window)
@@ -394,8 +412,10 @@ class Cluster:
                 self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
+                self.peers.release(index, now)
                 if instance.step_start < 0:
                     self.begin_step(int(out.instance[index]), now)
+                self.peers.wake(index, now)
             elif kind == ARRIVAL:
                 self.on_arrival(index, now)
             else:
@@ -609,13 +629,19 @@ class Cluster:
             self.pool.waiting.append(request)
         elif not single:
             instance.decoding.append(request)
-        if self.global_tier.capacity:
-            written = self.global_tier.write(path)
-            if written and self.inputs.fabric.nodes > 1:
-                work = self.nic_work(written * block, instance.computing())
-                self.start_write(index, work, request, now)
+        if not self.inputs.tiers.write_back:
+            self.store(index, request, path, now)
         if single:
             self.complete(index, request, now)
+
+    def store(self, index: int, request: int, blocks: list[int], now: int) -> None:
+        """Write blocks to the global tier, the last one the oldest."""
+        if self.global_tier.capacity:
+            written = self.global_tier.write(blocks)
+            if written and self.inputs.fabric.nodes > 1:
+                tokens = written * self.inputs.engine.cache_block_tokens
+                work = self.nic_work(tokens, self.instances[index].computing())
+                self.start_write(index, work, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
         self.out.done[request] = now
@@ -658,19 +684,22 @@ class Cluster:
         self.private[request] = need + engine.fixed_state_tokens
         out.admitted[request] = now
         local = self.usable(held, prompt)
-        fetched = 0
-        stored = self.global_tier.hit(path)
-        if stored > held:
+        stored = self.global_tier.hit(path, held)
+        fetched = self.peers.start_fetch(index, request, max(held, stored), local, now)
+        if not fetched and stored > held:
             fetched = self.usable(stored, prompt) - local
-        if fetched and self.start_fetch(index, request, local, fetched, now):
-            self.global_tier.touch(path[:stored])
+            if fetched and self.start_fetch(index, request, local, fetched, now):
+                self.global_tier.touch(path[:stored])
+            else:
+                fetched = 0
+        if fetched:
             instance.fetching.add(request)
-        else:
-            fetched = 0
         out.local_tokens[request], out.fetched_tokens[request] = local, fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
         self.future.passed.add(request)
+        if self.inputs.tiers.write_back:
+            self.store(index, request, instance.cache.victims[::-1], now)
         return True
 
     def usable(self, blocks: int, prompt: int) -> int:
@@ -745,6 +774,7 @@ class Cluster:
         if not self.legs[request]:
             return
         self.legs[request] = 0
+        self.end_transfer(request, now)
         self.advance_pcie(index, now)
         self.instances[index].pcie.cancel(request)
         self.schedule_pcie(index, now)
@@ -803,10 +833,8 @@ class Cluster:
                 self.writes[request] = -1
                 return  # a write: nobody waits for it
         elif index >= nics + len(self.instances):
-            self.nics.advance(now)
             request = index - nics - len(self.instances)
-            self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
-            self.schedule_nics(now)
+            self.end_transfer(request, now)
         else:
             instance = self.instances[index - nics]
             self.advance_pcie(index - nics, now)
@@ -817,7 +845,19 @@ class Cluster:
             # KV on its way to the decode pool has no fixed time: docs/simulate.md
             fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
             self.due[request] = now + fixed
-            self.push(self.due[request], FETCHED, request)
+            self.push_fetched(request)
+
+    def push_fetched(self, request: int) -> None:
+        """Let a fetch be done when it is due."""
+        self.push(self.due[request], FETCHED, request)
+
+    def end_transfer(self, request: int, now: int) -> None:
+        """Take KV off the NICs that was sent from one node to another, or is not wanted now."""
+        left = [t for t in self.nics.transfers if t.request != request]
+        if len(left) < len(self.nics.transfers):
+            self.nics.advance(now)
+            self.nics.transfers = left
+            self.schedule_nics(now)
 
     # --- results --------------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         getattr(out, name)[request] = -1
     out.first_step[request] = out.first_token[request] = -1
     out.local_tokens[request] = out.fetched_tokens[request] = 0
+    source, out.peer[request] = int(out.peer[request]), -1
     cluster.made[request] = cluster.private[request] = 0
     cluster.due[request] = -1
     out.failed_tries[request] += 1
@@ -95,6 +96,8 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         cluster.next_turn(request, now)
     if (in_queue or in_engine) and cluster.instances[index].step_start < 0:
         cluster.begin_step(index, now)
+    if source >= 0 and cluster.instances[source].step_start < 0:
+        cluster.begin_step(source, now)
 
 
 def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
@@ -118,6 +121,7 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
         if request in instance.fetching:
             instance.fetching.remove(request)
             cluster.cancel_fetch(index, request, now)
+            cluster.peers.release(request, now)
             whole = 0
         else:
             computed = whole - int(out.local_tokens[request] + out.fetched_tokens[request])

@@ -173,6 +173,9 @@ def random_inputs(seed: int) -> Inputs:
         tiers=Tiers(
             local_eviction=int(rng.integers(3)),
             global_eviction=int(rng.integers(3)),
+            write_back=int(rng.random() < 0.4),
+            peer_fetch=int(rng.random() < 0.4),
+            peer_bytes_per_s=float(rng.choice([0.0, 450e9])),
         ),
         clients=clients,
     )

