@@ -33,9 +33,17 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - wall, time.process_time() - cpu, result
 
 
-def agents(instances: int, rate_rps: float, requests: int) -> Scenario:
+def agents(instances: int, rate_rps: float, requests: int, decode: int = 0) -> Scenario:
+    cluster: dict[str, Any] = {"instances": instances}
+    if decode:
+        cluster |= {
+            "serving": "disaggregated",
+            "prefill_instances": instances - decode,
+            "decode_instances": decode,
+            "nics_per_node": 8,  # one a GPU: with fewer, KV transfers of 60k prompts bind
+        }
     return Scenario(
-        cluster={"instances": instances},
+        cluster=cluster,
         workload={
             "preset": "bailian-trace-1-long",
             "rate_rps": rate_rps,
@@ -45,8 +53,8 @@ def agents(instances: int, rate_rps: float, requests: int) -> Scenario:
     )
 
 
-def replay(instances: int, rate_rps: float, requests: int) -> None:
-    scenario = agents(instances, rate_rps, requests)
+def replay(instances: int, rate_rps: float, requests: int, decode: int = 0) -> None:
+    scenario = agents(instances, rate_rps, requests, decode)
     generating, _, (trace, _) = timed(lambda: replayed_trace(scenario))
     preparing, _, prepared = timed(lambda: prepare(scenario, trace))
     engine.run(prepared.inputs)
@@ -59,9 +67,9 @@ def replay(instances: int, rate_rps: float, requests: int) -> None:
     data = prepared.inputs.requests
     tokens = int((data.prompt_tokens + data.output_tokens)[result.order].sum())
     print(
-        f"{instances:5d} instances, {rate_rps:g}/s: {count:,} requests, mean prompt"
-        f" {data.prompt_tokens[result.order].mean():,.0f}; engine {count / wall:,.0f} requests/s"
-        f" ({count / cpu:,.0f} per core-second), {tokens / wall / 1e9:.2f} G tokens/s,"
+        f"{instances:5d} instances ({decode} only decode), {rate_rps:g}/s: {count:,} requests,"
+        f" mean prompt {data.prompt_tokens[result.order].mean():,.0f}; engine {count / wall:,.0f}"
+        f" requests/s ({count / cpu:,.0f} per core-second), {tokens / wall / 1e9:.2f} G tokens/s,"
         f" {result.counts['events'] / wall / 1e6:.2f} M events/s,"
         f" {result.counts['steps'] / count:.0f} steps/request"
         f" in {result.counts['runs'] / count:.1f} runs; with preparation, Outcome and tables"
@@ -152,6 +160,7 @@ def main() -> None:
     replay(32, 3.0, 200_000)
     for instances in (8, 128, 1024):
         replay(instances, instances * 3.0 / 32, 20_000)
+    replay(32, 3.0, 60_000, decode=8)
     if "VIDUR_PYTHON" in os.environ:
         peer(os.environ["VIDUR_PYTHON"])
     fixed(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)

@@ -117,6 +117,11 @@ class EngineSection(Spec):
     )
     token_budget: Count = Field(8192, description="Tokens of one engine step.")
     max_running_requests: Count = Field(256, description="Requests running at once.")
+    kv_admission: Literal["reserve", "preempt"] = Field(
+        "reserve",
+        description="A request is admitted with KV for prompt and output; or with KV for its"
+        " prompt, more as the output grows, and the latest admitted gives way where there is none.",
+    )
     block_tokens: Count = Field(16, description="Tokens of one KV block.")
     max_context_tokens: Count = Field(
         262144, description="Longest prompt plus output that is served."

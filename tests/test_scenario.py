@@ -505,13 +505,15 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
     # that an FP8 model is not converted to BF16 behind the user's back.
     assert example == Scenario().replace(**{"llm.weight_dtype": "bf16", "llm.kv_dtype": "bf16"})
     assert instance_of(example) == instance_of(Scenario())
-    # backoff_s and the pools are named in the design, not in the example; load_indicator is ours.
+    # backoff_s and the pools are named in the design, not in the example; load_indicator and
+    # kv_admission are ours.
     written = {f"{s}.{k}" if s else k for s, k in KEYS}
     for section, table in tomllib.loads(path.read_text()).items():
         for key in table if isinstance(table, dict) else [""]:
             written.discard(f"{section}.{key}" if key else section)
     assert written == {
         "client.backoff_s",
+        "engine.kv_admission",
         "cluster.prefill_instances",
         "cluster.decode_instances",
         "router.load_indicator",

@@ -10,10 +10,11 @@ beside ``d`` decodes: mixed steps read the weights once.  The number in service 
 KV pool: as many contexts as fit when they are taken as they come (a renewal count, not the pool
 over the mean context); those above wait for KV space.
 
-What is assumed: Poisson arrivals at each instance (a router that spreads better waits less),
-independent requests, first-come-first-served prefill that goes before decode, and within one
-request a constant batch.  ``docs/instance-model.md`` derives the laws and says how far they are
-from a step-by-step simulation.
+What is assumed: arrivals that depend on the number present and on nothing else (Poisson unless
+:class:`~smetric_model.analytic.arrivals.Arrivals` say otherwise), independent requests,
+first-come-first-served prefill that goes before decode, and within one request a constant batch.
+``docs/instance-model.md`` derives the laws and says how far they are from a step-by-step
+simulation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import bursty_queue, busy_period_counts, condensed
 from smetric_model.analytic.latency import prefill_steps, prefill_time_s
 from smetric_model.analytic.loaded import BatchLaw, LoadedInstance, SloProbability
@@ -285,7 +287,7 @@ class ColocatedInstance:
 
     # --- at one rate ------------------------------------------------------------------------
 
-    def batch_law(self, rate_rps: float) -> BatchLaw:
+    def batch_law(self, rate_rps: float, arrivals: Arrivals = POISSON) -> BatchLaw:
         r"""Return the stationary law of the batch at ``rate_rps``.
 
         Prefill goes before decode, so that decode has a clock of its own that stands still while
@@ -298,10 +300,15 @@ class ColocatedInstance:
         excess K - n the share 1 - ρ is there when the places run out; the rest would have come
         during prefills that are put off.
 
+        Where arrivals depend on the load, a burst comes at the rate of its state and grows at the
+        rate of a busy engine; the rates are scaled so that their mean is ``rate_rps``.
+
         Parameters
         ----------
         rate_rps : float
-            Arrival rate [requests/s].
+            Mean arrival rate [requests/s].
+        arrivals : Arrivals
+            How the rate depends on the load; Poisson by default.
 
         Returns
         -------
@@ -316,44 +323,93 @@ class ColocatedInstance:
             raise UnstableError(
                 f"{rate_rps:.4g} requests/s; an instance bears {self.stability_rps:.4g}", "engine"
             )
-        law = self._laws.get(rate_rps)
-        if law is None:
-            law = self._batch_law(rate_rps, 0.0)
-            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0))
+        if not arrivals.is_poisson:
+            law = self._batch_law(rate_rps, 0.0, arrivals)
+            return self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0), arrivals)
+        if rate_rps not in self._laws:
+            law = self._batch_law(rate_rps, 0.0, POISSON)
+            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0), POISSON)
             self._laws[rate_rps] = law
-        return law
+        return self._laws[rate_rps]
 
-    def _batch_law(self, rate_rps: float, beside: float) -> BatchLaw:
+    def _batch_law(self, rate_rps: float, beside: float, arrivals: Arrivals) -> BatchLaw:
         work = self.prefill_s(beside)
-        load = min(rate_rps * float(work.mean()), 0.995)
+        mean_work = float(work.mean())
+        load = min(rate_rps * mean_work, 0.995)
         decode_rate = self._of_fitting(1.0 / self._decode_share_s)
         places = decode_rate.size
         sample, share = condensed(work)
-        scale = load / (rate_rps * float(work.mean())) if load > 0 else 1.0
-        over = busy_period_counts(sample * scale, share, rate_rps, places)
-        weights, bursts = bursty_queue(rate_rps, over, decode_rate)
-        # bursts that fill all places, and what they leave waiting
-        missing = places - np.arange(places)
-        excess = 1.0 / (1.0 - load) - np.cumsum(over[:places])[missing - 1]
-        entry = bursts @ (over[missing - 1] + (1.0 - load) * np.maximum(excess, 0.0))
-        spare = self.stability_rps - rate_rps
-        # the true clock: with n prefills of a busy period over the next one stops decode for w
-        stopped = load * np.convolve(weights, over[:places])[:places]
-        opened = weights + stopped
-        total = float(opened.sum() + entry / spare)
-        present, full = opened / total, float(entry / spare / total)
-
+        present = np.arange(places, dtype=float)
         batches = np.append(0.0, self.batches[:-1])
+        scale, busy_rate = 1.0, rate_rps
+        weights = np.zeros(places)
+        full = 0.0
+        for _ in range(1 if arrivals.is_poisson else 8):
+            busy_load = min(busy_rate * mean_work, 0.995)
+            shrink = busy_load / (busy_rate * mean_work) if busy_load > 0 else 1.0
+            over = busy_period_counts(sample * shrink, share, busy_rate, places)
+            rates = rate_rps * scale * arrivals.while_decoding(present)
+            weights, bursts = bursty_queue(rates, over, decode_rate)
+            # bursts that fill all places, and what they leave waiting
+            missing = places - np.arange(places)
+            excess = 1.0 / (1.0 - busy_load) - np.cumsum(over[:places])[missing - 1]
+            entry = bursts @ (over[missing - 1] + (1.0 - busy_load) * np.maximum(excess, 0.0))
+            full_rate = rate_rps * scale * float(arrivals.while_decoding(np.array([places]))[0])
+            spare = max(self.stability_rps - full_rate, 1e-6 * self.stability_rps)
+            # the true clock: with n prefills of a busy period over the next one stops decode for w
+            stopped = mean_work * np.convolve(bursts, over[:places])[:places]
+            opened = weights + stopped
+            total = float(opened.sum() + entry / spare)
+            law, full = opened / total, float(entry / spare / total)
+            if arrivals.is_poisson:
+                break
+            served = (float(weights[1:] @ decode_rate[:-1]) if places > 1 else 0.0) / total
+            served += full * self.stability_rps
+            prefilling = 1.0 / (1.0 - busy_load)
+            factors = arrivals.while_prefilling(present, prefilling)
+            in_prefill = stopped / max(float(stopped.sum()), 1e-300)
+            wanted = rate_rps * scale * float(in_prefill @ factors)
+            change = abs(served / rate_rps - 1.0) + abs(wanted / busy_rate - 1.0)
+            scale *= rate_rps / max(served, 1e-12 * rate_rps)
+            busy_rate = wanted
+            if change < 1e-3:
+                break
+        present, batches = law, np.append(0.0, self.batches[:-1])
+        busy_load = min(busy_rate * mean_work, 0.995)
         prefilling = self.stability_rps * float(self.prefill_s(self.max_batch - 1.0).mean())
         decoding = float(present @ batches) + full * max(self.max_batch - min(prefilling, 1.0), 0.0)
-        wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
+        wait = busy_rate * float((work * work).mean()) / (2 * (1 - busy_load))
         # tokens see a batch as often as it makes them
         step_s = np.append(1.0, self.decode_step_s[:-1])
         made = weights * batches / step_s
         made_full = full * self.stability_rps / rate_rps
         tokens = made / max(float(made.sum()), 1e-300) * max(1.0 - made_full, 0.0)
+        seen, beside_rate = present, rate_rps
+        seen_full = full
+        if not arrivals.is_poisson:
+            idle = arrivals.while_decoding(np.arange(places, dtype=float))
+            busy = arrivals.while_prefilling(np.arange(places, dtype=float), prefilling=1.0)
+            found = (weights * idle + stopped * busy) / total
+            last = full * full_rate / (rate_rps * scale)
+            norm = max(float(found.sum()) + last, 1e-300)
+            seen, seen_full = found / norm, last / norm
+            meets = float(tokens @ idle) / max(float(tokens.sum()), 1e-300)
+            beside_rate = rate_rps * scale * meets * max(1.0 - made_full, 0.0)
+            beside_rate += made_full * full_rate
         return BatchLaw(
-            present, full, tokens, min(made_full, 1.0), decoding, decoding + min(load, 1.0), wait
+            present,
+            full,
+            tokens,
+            min(made_full, 1.0),
+            decoding,
+            decoding + min(load, 1.0),
+            wait,
+            seen,
+            seen_full,
+            busy_rate,
+            full_rate,
+            beside_rate,
+            float(weights[0] / total),
         )
 
     def mean_batch(self, rate_rps: float) -> float:
@@ -361,9 +417,13 @@ class ColocatedInstance:
         return self.batch_law(rate_rps).mean_running if rate_rps < self.stability_rps else np.nan
 
     def at_rate(
-        self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float
+        self,
+        rate_rps: float,
+        ttft_limit_s: NDArray[np.float64],
+        tpot_limit_s: float,
+        arrivals: Arrivals = POISSON,
     ) -> LoadedInstance:
-        """Return the instance under a Poisson arrival rate below :attr:`stability_rps`.
+        """Return the instance under an arrival rate below :attr:`stability_rps`.
 
         Parameters
         ----------
@@ -373,6 +433,8 @@ class ColocatedInstance:
             TTFT limit of each request [s].
         tpot_limit_s : float
             Limit on a request's mean time per output token [s].
+        arrivals : Arrivals
+            How arrivals depend on the load; Poisson by default.
 
         Returns
         -------
@@ -380,7 +442,7 @@ class ColocatedInstance:
         """
         # an idle instance is the limit of a small rate
         rate = max(rate_rps, 1e-9 * self.stability_rps)
-        return LoadedInstance(self, rate, ttft_limit_s, tpot_limit_s)
+        return LoadedInstance(self, rate, ttft_limit_s, tpot_limit_s, arrivals)
 
     def slo_probability(
         self, rate_rps: float, ttft_limit_s: NDArray[np.float64], tpot_limit_s: float

@@ -84,20 +84,20 @@ def busy_period_counts(
 
 
 def bursty_queue(
-    burst_rate_rps: float, burst_over: NDArray[np.float64], completion_rate_rps: ArrayLike
+    burst_rate_rps: ArrayLike, burst_over: NDArray[np.float64], completion_rate_rps: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     r"""Return the stationary law of the number present where arrivals come in bursts.
 
     Level crossings: what leaves state ``l`` downwards is what jumps over it upwards,
 
-    .. math:: µ(l)\, π(l) = λ \sum_{j < l} π(j)\, P(K > l - 1 - j).
+    .. math:: µ(l)\, π(l) = \sum_{j < l} λ_j\, π(j)\, P(K > l - 1 - j).
 
     For bursts of one this is :func:`state_dependent_queue`.
 
     Parameters
     ----------
-    burst_rate_rps : float
-        Rate of bursts, λ [1/s].
+    burst_rate_rps : float or array_like of float, shape (b,)
+        Rate of bursts, λ, or λ_j with 0, …, b - 1 present [1/s].
     burst_over : ndarray, shape (>= b + 1,)
         P(K > n) of the size of a burst, n = 0 ….
     completion_rate_rps : array_like of float, shape (b,)
@@ -108,19 +108,20 @@ def bursty_queue(
     weights : ndarray, shape (b,)
         Stationary law of 0 … b - 1, up to a factor.
     over : ndarray, shape (b,)
-        With the same factor, the rate of bursts that find ``j`` present: ``λ π(j)``.
+        With the same factor, the rate of bursts that find ``j`` present: ``λ_j π(j)``.
     """
     rates = np.asarray(completion_rate_rps, dtype=float)
     size = rates.size
+    burst_rates = np.broadcast_to(np.asarray(burst_rate_rps, dtype=float), (size,))
     weights = np.zeros(size)
     weights[0] = 1.0
     backwards = burst_over[:size][::-1]
     for level in range(1, size):
-        jumps = weights[:level] @ backwards[size - level :]
-        weights[level] = burst_rate_rps * jumps / rates[level - 1]
+        jumps = (burst_rates[:level] * weights[:level]) @ backwards[size - level :]
+        weights[level] = jumps / rates[level - 1]
         if weights[level] > 1e200:
             weights[: level + 1] /= weights[level]
-    return weights, burst_rate_rps * weights
+    return weights, burst_rates * weights
 
 
 @numba.njit(cache=True)

@@ -26,6 +26,7 @@ from smetric_model.errors import SpecError
 from smetric_model.units import GIB
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.session_reuse import SessionReuse
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
@@ -130,6 +131,8 @@ class Demand:
         Sessions of the trace, where it names them.
     source : str
         The trace's name.
+    trace : Trace
+        The servable requests.
     """
 
     instance: InstanceSpec
@@ -146,6 +149,19 @@ class Demand:
     trace_rate_rps: float
     sessions: int | None
     source: str
+    trace: Trace
+
+    @cached_property
+    def session_reuse(self) -> SessionReuse:
+        """What each request could reuse where; worked out once."""
+        from smetric_model.analytic.session_reuse import session_reuse
+
+        return session_reuse(self.trace, self.prompt_tokens)
+
+    @cached_property
+    def kept(self) -> dict[Any, Any]:
+        """What closed forms have worked out of this workload, kept for the next scenario."""
+        return {}
 
     @cached_property
     def representatives(self) -> NDArray[np.int64]:
@@ -294,6 +310,7 @@ def demand_of(scenario: Scenario, trace: Trace) -> Demand:
         trace_rate_rps=(len(trace) - 1) / span if shared else float("nan"),
         sessions=trace.sessions,
         source=trace.source,
+        trace=trace if kept.size == len(trace) else trace.take(kept),
     )
 
 

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import BusyPeriods, condensed
 from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.queueing import DiscreteWork
@@ -99,6 +100,15 @@ class BatchLaw(NamedTuple):
         Mean sequences that decode; prefills included.
     prefill_wait_s : float
         M/G/1 wait of the marginal prefill times [s].
+    seen : ndarray, shape (b,)
+        ``present`` as an arrival finds it.
+    seen_full : float
+        ``full`` as an arrival finds it.
+    busy_rate_rps, full_rate_rps, beside_rate_rps : float
+        Arrival rate while prefills run, while all places are taken, and while a request decodes;
+        all equal for Poisson arrivals [requests/s].
+    idle : float
+        P(the engine has nothing to do).
     """
 
     present: _Array
@@ -108,6 +118,12 @@ class BatchLaw(NamedTuple):
     mean_decoding: float
     mean_running: float
     prefill_wait_s: float
+    seen: _Array
+    seen_full: float
+    busy_rate_rps: float
+    full_rate_rps: float
+    beside_rate_rps: float
+    idle: float
 
 
 class _Group(NamedTuple):
@@ -125,7 +141,7 @@ class LoadedInstance:
     ----------
     instance : ColocatedInstance
         The instance.
-    rate_rps, ttft_limit_s, tpot_limit_s
+    rate_rps, ttft_limit_s, tpot_limit_s, arrivals
         As in :meth:`~smetric_model.analytic.batching.ColocatedInstance.at_rate`.
     """
 
@@ -135,13 +151,14 @@ class LoadedInstance:
         rate_rps: float,
         ttft_limit_s: _Array,
         tpot_limit_s: float,
+        arrivals: Arrivals = POISSON,
     ):
         self.instance = instance
         self.rate_rps = rate_rps
         self.ttft_limit_s = ttft_limit_s
         self.tpot_limit_s = tpot_limit_s
         mix = instance.mix
-        self.law = instance.batch_law(rate_rps)
+        self.law = instance.batch_law(rate_rps, arrivals)
         self.mean_batch = self.law.mean_running
         self._new = mix.prompt_tokens - mix.hit_tokens
         self._steps = np.maximum(mix.output_tokens - 1.0, 0.0)
@@ -149,8 +166,9 @@ class LoadedInstance:
         beside = max(self.mean_batch - 1.0, 0.0)
         work = instance.prefill_s(beside)
         self._work_s = work
-        self.prefill_load = rate_rps * float(work.mean())
-        decode_s = self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(self.law.present[0]))
+        busy_rate = self.law.busy_rate_rps
+        self.prefill_load = busy_rate * float(work.mean())
+        decode_s = self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(self.law.seen[0]))
         chunk = max(instance.token_budget - self.mean_batch, 1.0)
         self._chunk_s = float(work.sum() / self._new.sum()) * chunk
         stretch = 1.0 + decode_s / self._chunk_s if self._chunk_s > 0 else 1.0
@@ -167,9 +185,12 @@ class LoadedInstance:
         sample, share = condensed(work, 128)
         ahead = sample * stretch
         mean, second = float(ahead @ share), float((ahead * ahead) @ share)
-        decay = second / (2 * mean) / max(1 - rate_rps * mean, 1e-3) if mean > 0 else 1.0
+        decay = second / (2 * mean) / max(1 - busy_rate * mean, 1e-3) if mean > 0 else 1.0
         self._ahead = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), share, 1 << 14)
-        self._waiting = self._ahead.waiting_cdf(rate_rps)
+        self._waiting = self._ahead.waiting_cdf(busy_rate)
+        # Prefill is busy for the share λ w of the time, and arrivals come at the busy rate
+        # meanwhile: λ_b w of them find it busy.  Theirs is the wait of M/G/1 at that rate, in
+        # which as many are delayed; nothing changes but what the busy rate is.
         self._sample = condensed(work, 24)
         # equally likely waits, and their means by bin
         self._waits_s = self._quantiles_of_wait((np.arange(_WAIT_POINTS) + 0.5) / _WAIT_POINTS)
@@ -188,14 +209,19 @@ class LoadedInstance:
         places = max(instance.max_batch - 1.0, 0.0) * left
         self._most_prefills = places * self._steps / max(instance.mean_output_tokens, 1.0)
 
+    @property
+    def stretched_prefill_s(self) -> float:
+        """Mean time that the engine is busy with a request's prefill, decodes beside it [s]."""
+        return self._ahead.mean_s
+
     # --- states -----------------------------------------------------------------------------
 
     def _groups(self) -> tuple[list[_Group], float]:
         """Arrivals by the batch they will run in, and the mean wait of those blocked [s]."""
         instance, law = self.instance, self.law
         batches, free, rates = instance.batches, instance.fits_ratio, instance.completion_rate_rps
-        taken = law.present * (1.0 - free)
-        blocked = float(taken.sum()) + law.full
+        taken = law.seen * (1.0 - free)
+        blocked = float(taken.sum()) + law.seen_full
         groups = []
         cumulated = np.cumsum(law.tokens)
         if cumulated[-1] > 0 and blocked < 1:
@@ -215,9 +241,9 @@ class LoadedInstance:
         present = np.arange(batches.size, dtype=float)
         ahead = present - np.append(0.0, batches[:-1]) + 1.0
         wait = float(taken[1:] @ (ahead[1:] / rates[:-1]))
-        ratio = self.rate_rps / rates[-1]
+        ratio = min(law.full_rate_rps / rates[-1], 1.0 - 1e-6)
         beyond = batches.size - batches[-1] + 1.0 + ratio / (1.0 - ratio)
-        wait += law.full * beyond / rates[-1]
+        wait += law.seen_full * beyond / rates[-1]
         groups.append(_Group(blocked, float(batches[-1]), True))
         # what a full pool is short of is KV x time: the variability of a request's share of it
         full = float(batches[-1])
@@ -282,11 +308,8 @@ class LoadedInstance:
         if self.prefill_load >= 1:
             return float("inf")
         total = 0.0
-        mean = (
-            self.rate_rps
-            * self._ahead.second_moment_s2
-            / (2 * max(1 - self.rate_rps * self._ahead.mean_s, 1e-9))
-        )
+        busy = self.law.busy_rate_rps
+        mean = busy * self._ahead.second_moment_s2 / (2 * max(1 - busy * self._ahead.mean_s, 1e-9))
         for group in self.groups:
             if group.blocked:
                 tau = max(self.kv_wait_s, 1e-12)
@@ -361,7 +384,7 @@ class LoadedInstance:
                 shortest = min(shortest, float(interval.min()))
                 longest = max(longest, float(interval.max()))
         return _StallLaw(
-            *self._sample, self.rate_rps, shortest, longest, self._most_prefills[several]
+            *self._sample, self.law.beside_rate_rps, shortest, longest, self._most_prefills[several]
         )
 
     def _tpot_within(

@@ -457,7 +457,11 @@ class _Closure:
         noise[size, size] = 2 * rate
         eye = np.eye(size + 1)
         system = np.kron(drift, eye) + np.kron(eye, drift)
-        covariance = np.linalg.solve(system, -noise.ravel()).reshape(size + 1, size + 1)
+        try:
+            covariance = np.linalg.solve(system, -noise.ravel())
+        except np.linalg.LinAlgError:  # on the way to the fixed point: any answer will do
+            covariance = np.linalg.lstsq(system, -noise.ravel())[0]
+        covariance = covariance.reshape(size + 1, size + 1)
         covariance = 0.5 * (covariance + covariance.T)
         spread = covariance[size, size]
         slope = float(gamma @ covariance[:size, size]) / spread if spread > 0 else 0.0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.simulate import Simulation
 
-__all__ = ["command"]
+__all__ = ["command", "print_outcome", "scenario_of"]
 
 #: option -> key of the scenario
 _KEYS = {
@@ -28,6 +28,7 @@ _KEYS = {
     "mode": "engine.mode",
     "token_budget": "engine.token_budget",
     "max_running_requests": "engine.max_running_requests",
+    "kv_admission": "engine.kv_admission",
     "instances": "cluster.instances",
     "prefill_instances": "cluster.prefill_instances",
     "decode_instances": "cluster.decode_instances",
@@ -50,6 +51,9 @@ _KEYS = {
 }
 
 
+_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
+
+
 @click.command("simulate")
 @click.argument(
     "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -68,6 +72,11 @@ _KEYS = {
 @click.option("--mode", type=click.Choice(["graph", "eager"]), help="CUDA graphs or eager.")
 @click.option("--token-budget", type=click.IntRange(1), help="Tokens of one engine step.")
 @click.option("--max-running-requests", type=click.IntRange(1), help="Requests running at once.")
+@click.option(
+    "--kv-admission",
+    type=click.Choice(["reserve", "preempt"]),
+    help="KV for the output at admission, or as it grows.",
+)
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
     "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
@@ -138,7 +147,7 @@ def command(
     from smetric_model.simulate import simulate_in_detail
     from smetric_model.simulate.prepare import check_simulated
 
-    asked = _scenario(scenario, given)
+    asked = scenario_of(scenario, given)
     check_simulated(asked)
     trace = None
     fixed = [given[name] for name in ("prompt_tokens", "output_tokens", "requests")]
@@ -172,10 +181,19 @@ def command(
     if as_json:
         echo_json(outcome.to_dict())
     else:
-        _print(outcome)
+        print_outcome(outcome)
 
 
-def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
+def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
+    """Return the scenario of a file, or the shipped example, with options in place of its keys.
+
+    Parameters
+    ----------
+    path : Path or None
+        TOML file.
+    given : dict
+        Options by name; None where not given.
+    """
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
@@ -220,7 +238,14 @@ def _write(result: Simulation, out: Path) -> None:
         click.echo(f"{name}: {path}", err=True)
 
 
-def _print(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
+    """Print the row of an outcome for people.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        Of ``simulate`` or ``predict``.
+    """
     number = outcome.number
     echo_wrapped(
         f"{outcome['policy']}: {number('requests'):.0f} requests in {number('window_s'):g} s"
@@ -231,6 +256,11 @@ def _print(outcome: Outcome) -> None:
         echo_wrapped(
             f"{number('timed_out_ratio'):.2%} given up by their client,"
             f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
+        )
+    if number("preemptions") > 0:
+        echo_wrapped(
+            f"{number('preemptions'):.0f} preemptions, {number('repeated_tps'):,.0f} tokens/s"
+            " computed again"
         )
     click.echo()
     print_table(
@@ -268,10 +298,9 @@ def _print(outcome: Outcome) -> None:
     if not math.isnan(number("prefill_compute_utilisation_ratio")):
         del shares["used"]
         shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in ("compute", "kv", "pcie"))
+            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
             for pool in ("prefill", "decode")
         }
-        shares["used"] = ("nic_in_utilisation",)
     rows = [
         [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
         for title, names in shares.items()

@@ -34,6 +34,7 @@ __all__ = [
     "place_blindly",
     "release_path",
     "seen_hits",
+    "take",
     "unpin_nodes",
 ]
 
@@ -165,6 +166,28 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
             s.slots[slot].pins += 1
         node = w.nodes[node].parent
     s.instance[instance].evictable -= unused * block_tokens
+    _evict(p, instance, instances, need, block_tokens, now)
+    s.instance[instance].free -= need
+    s.request[request].private = need
+    return held
+
+
+@part
+def take(p, instance, need, now):
+    """Reserve KV of an instance; False (and nothing changes) where there is not so much."""
+    s, w = tables(p)
+    if need > s.instance[instance].free + s.instance[instance].evictable:
+        return False
+    block_tokens = w.engine.cache_block_tokens
+    _evict(p, instance, w.fabric.prefill_instances, need, block_tokens, now)
+    s.instance[instance].free -= need
+    return True
+
+
+@part
+def _evict(p, instance, instances, need, block_tokens, now):
+    """Evict what nobody uses until ``need`` tokens are free."""
+    s, w = tables(p)
     s.count[VICTIMS] = 0
     while s.instance[instance].free < need:
         slot = evicted_first(p, instance)
@@ -181,9 +204,6 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
         if s.slots[slot].held == 0:
             unlink(p, instance, slot)
             _free_slot(p, instances, instance, slot)
-    s.instance[instance].free -= need
-    s.request[request].private = need
-    return held
 
 
 @part

@@ -117,10 +117,11 @@ def advance_nics(p, now):
     for link in range(2 * w.fabric.nodes):
         if s.link[link].flows > 0:
             s.link[link].served += s.link[link].rate * seconds
-            s.nic_work[0] += s.link[link].flows * s.link[link].rate * inside
+            s.nic_work[link % 2, link >> 1] += s.link[link].flows * s.link[link].rate * inside
     for k in range(s.count[TRANSFERS]):
         s.transfer[k].left -= s.transfer[k].rate * seconds
-        s.nic_work[0] += s.transfer[k].rate * inside
+        s.nic_work[2, s.transfer[k].target] += s.transfer[k].rate * inside
+        s.nic_work[3, s.transfer[k].source] += s.transfer[k].rate * inside
     s.count[NIC_NOW] = now
 
 

@@ -27,7 +27,6 @@ from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
-    cancel_flow,
     end_transfer,
     nic_rate,
     overlap,
@@ -42,7 +41,6 @@ from smetric_model.simulate._pieces import (
     pieces_hit,
     pieces_touch,
     pieces_write_path,
-    pieces_write_victims,
 )
 from smetric_model.simulate._pools import (
     arrive,
@@ -52,8 +50,10 @@ from smetric_model.simulate._pools import (
     start_transfers,
     wait_for_room,
 )
+from smetric_model.simulate._preemption import make_room, set_growth, steps_to_growth
 from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
 from smetric_model.simulate._state import (
+    ADMITTED,
     ARRIVED,
     DECODE,
     EVENTS,
@@ -79,11 +79,11 @@ from smetric_model.simulate._state import (
     STALE,
     STEPS,
     TRIES,
-    VICTIMS,
     WAITING,
 )
 from smetric_model.simulate._store import global_hit, global_touch, global_write
 from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
+from smetric_model.simulate._writes import nic_work, start_write, write_back
 from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
 from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
@@ -148,13 +148,14 @@ def loop(p, first, skip):
             wake = index
         elif kind == 1:
             _on_link(p, index, now)
-        elif kind == 2 and s.out[index].first_token >= 0:
+        elif kind == 2 and _is_sent(p, index):
             arrive(p, index, now)
             wake = _wake(p, s.out[index].instance, now, False)
             also = _wake(p, s.handover[index].decode_instance, now, True)
         elif kind == 2:
             if s.request[index].due == now and s.request[index].fetching:
-                s.out[index].fetch_done = now
+                if s.out[index].first_token < 0:
+                    s.out[index].fetch_done = now
                 s.request[index].fetching = False
                 wake = _wake(p, s.out[index].instance, now, True)
                 also = _wake_source(p, release_peer(p, index, now), now)
@@ -207,6 +208,14 @@ def loop(p, first, skip):
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
                 credit(p, s.generated_tokens, instance, start, batch * done)
     return now
+
+
+@part
+def _is_sent(p, request):
+    """Whether KV that is coming goes to the decode pool."""
+    s, w = tables(p)
+    pools = w.fabric.prefill_instances < w.fabric.instances
+    return pools and s.out[request].first_token >= 0
 
 
 @part
@@ -328,6 +337,7 @@ def begin_step(p, instance, now, skip):
     s, w = tables(p)
     if instance >= w.fabric.prefill_instances:
         join_batch(p, instance, now)
+    preempted = w.engine.preempt and make_room(p, instance, now)
     batch = s.instance[instance].decoding_count
     budget = w.engine.token_budget - batch
     chunks = 0
@@ -346,6 +356,7 @@ def begin_step(p, instance, now, skip):
             starved = True
     while (
         budget > 0
+        and not preempted
         and s.instance[instance].waiting >= 0
         and s.instance[instance].prefilling_count + batch < w.engine.max_running_requests
     ):
@@ -389,11 +400,13 @@ def begin_step(p, instance, now, skip):
     else:
         s.instance[instance].step_is_run = True
         steps = 1
-        if skip and not starved:
+        if skip and not starved and not preempted:
             done = s.instance[instance].decode_steps
             steps = s.request[s.decoding[instance, 0]].finish_at - done
             for place in range(1, batch):
                 steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
+            if w.engine.preempt:
+                steps = steps_to_growth(p, instance, steps)
         s.instance[instance].run_steps = steps
         ticks = ticks_of(p, instance, steps)
         edge = next_edge(p, now)
@@ -479,17 +492,22 @@ def _completing(p, instance, first, count):
 def _prefilled(p, instance, request, behind, now):
     """Sample the first token, make the prompt's blocks reusable."""
     s, w = tables(p)
-    s.out[request].first_token = now
-    reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-    credit(p, s.reused_tokens, instance, now, reused)
-    computed = w.requests[request].prompt_tokens - reused
-    credit(p, s.computed_tokens, instance, now, computed)
+    if s.out[request].first_token < 0:
+        s.out[request].first_token = now
+        reused = s.out[request].local_tokens + s.out[request].fetched_tokens
+        credit(p, s.reused_tokens, instance, now, reused)
+        computed = w.requests[request].prompt_tokens - reused
+        credit(p, s.computed_tokens, instance, now, computed)
+        change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    else:  # it had been preempted
+        s.out[request].repeated_tokens += s.request[request].at - s.request[request].found
     credit(p, s.generated_tokens, instance, now, 1)
-    change_load(p, request, now, 0.0, -float(s.out[request].charge))
+    s.request[request].made += 1
+    made = s.request[request].made
     reach = w.requests[request].blocks
     added = insert_path(p, request, instance, w.fabric.prefill_instances, reach, now)
     s.request[request].private -= added * w.engine.cache_block_tokens
-    single = w.requests[request].output_tokens == 1
+    single = w.requests[request].output_tokens == made
     s.request[request].stage = DECODE
     if not single and w.fabric.prefill_instances < w.fabric.instances:
         wait_for_room(p, request)
@@ -497,9 +515,11 @@ def _prefilled(p, instance, request, behind, now):
         s.decoding[instance, s.instance[instance].decoding_count] = request
         s.instance[instance].decoding_count += 1
         s.request[request].finish_at = (
-            s.instance[instance].decode_steps + w.requests[request].output_tokens - 1
+            s.instance[instance].decode_steps + w.requests[request].output_tokens - made
         )
-        s.instance[instance].context += w.requests[request].prompt_tokens + 1
+        s.instance[instance].context += w.requests[request].prompt_tokens + made
+        if w.engine.preempt:
+            set_growth(p, instance, request)
     if w.fabric.global_blocks > 0 and not w.tiers.write_back:
         if w.tiers.pieces:
             written = pieces_write_path(p, request, w.fabric.global_blocks)
@@ -507,8 +527,8 @@ def _prefilled(p, instance, request, behind, now):
             written = global_write(p, request, w.fabric.global_blocks)
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
-            work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
-            _start_write(p, instance, work, request, now)
+            work = nic_work(p, written * w.engine.cache_block_tokens, busy)
+            start_write(p, instance, work, request, now)
     if single:
         _complete(p, instance, request, now)
 
@@ -541,9 +561,10 @@ def _usable(p, blocks, prompt):
 @part
 def _admit(p, instance, request, now):
     s, w = tables(p)
-    prompt = w.requests[request].prompt_tokens
+    # what it had made when it was preempted is computed again with the prompt
+    prompt = w.requests[request].prompt_tokens + s.request[request].made
     total = prompt
-    if w.fabric.prefill_instances == w.fabric.instances:
+    if w.fabric.prefill_instances == w.fabric.instances and not w.engine.preempt:
         total += w.requests[request].output_tokens
     total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
     held = admit_path(
@@ -557,7 +578,9 @@ def _admit(p, instance, request, now):
     )
     if held < 0:
         return False
-    s.out[request].admitted = now
+    s.count[ADMITTED] += 1
+    s.request[request].rank = s.count[ADMITTED]
+    first = s.out[request].first_token < 0
     local = _usable(p, held, prompt)
     fetched = stored = 0
     if w.fabric.global_blocks > 0:
@@ -575,43 +598,18 @@ def _admit(p, instance, request, now):
             fetched = 0
     if fetched > 0:
         s.request[request].fetching = True
-    s.out[request].local_tokens = local
-    s.out[request].fetched_tokens = fetched
+    if first:
+        s.out[request].admitted = now
+        s.out[request].local_tokens = local
+        s.out[request].fetched_tokens = fetched
+        s.out[request].peer = s.request[request].source
+    s.request[request].found = local + fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
     use_is_over(p, request, w.fabric.prefill_instances)
-    if w.tiers.write_back and w.fabric.global_blocks > 0 and s.count[VICTIMS] > 0:
-        _write_back(p, instance, request, now)
+    if w.tiers.write_back:
+        write_back(p, instance, request, now)
     return True
-
-
-@part
-def _write_back(p, instance, request, now):
-    """Write what an admission has evicted to the global tier."""
-    s, w = tables(p)
-    written = pieces_write_victims(p, s.count[VICTIMS], w.fabric.global_blocks)
-    if written > 0 and w.fabric.nodes > 1:
-        work = _nic_work(p, written * w.engine.cache_block_tokens, computing(p, instance))
-        _start_write(p, instance, work, request, now)
-
-
-@part
-def _nic_work(p, tokens, busy):
-    _, w = tables(p)
-    size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
-    return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
-
-
-@part
-def _start_write(p, instance, work, request, now):
-    """Start a write; one of the same request that is still under way joins it."""
-    s, w = tables(p)
-    link = 2 * (instance // w.fabric.instances_per_node) + 1
-    if s.request[request].writing >= 0:
-        advance_nics(p, now)
-        work += cancel_flow(p, s.request[request].writing, request)
-    s.request[request].writing = link
-    start_nic(p, link, work, request, now)
 
 
 @part
@@ -620,7 +618,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
-        work = _nic_work(p, fetched, computing(p, instance))
+        work = nic_work(p, fetched, computing(p, instance))
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
@@ -630,7 +628,8 @@ def _start_fetch(p, instance, request, local, fetched, now):
         recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
         if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
             return False
-    s.out[request].fetch_start = now
+    if s.out[request].first_token < 0:
+        s.out[request].fetch_start = now
     s.request[request].legs = 1
     start_pcie(p, instance, size, request, now)
     if work > 0.0:
@@ -660,6 +659,6 @@ def _on_link(p, link, now):
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
         # KV on its way to the decode pool has no fixed time: docs/simulate.md
-        due = now + (w.fabric.fixed_fetch_ticks if s.out[request].first_token < 0 else 0)
+        due = now + (0 if _is_sent(p, request) else w.fabric.fixed_fetch_ticks)
         s.request[request].due = due
         push_event(p, due, _FETCHED + request)

@@ -53,6 +53,7 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     FULL,
     NOW,
     FIXED_NEXT,
+    ADMITTED,
     INSERTED,
     GLOBAL_DEAD,
     GLOBAL_WRITTEN,
@@ -62,7 +63,7 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     STORE_HEAP,
     VICTIMS,
     RELEASED,
-) = range(37)
+) = range(38)
 _COUNTS = 48
 
 #: where a request is: ``State.request.stage``
@@ -91,8 +92,9 @@ _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
-        "i8": "finish_at due",
-        "i4": "todo at private chunk next_waiting expiry made replica writing pinned",
+        "i8": "finish_at due grow_at",
+        "i4": "todo at found private chunk next_waiting expiry made replica writing rank"
+        " source pinned",
         "i1": "stage legs",
         "?": "fetching",
     }
@@ -101,6 +103,7 @@ _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
         " gave_up instance reason peer local_tokens fetched_tokens charge failed_tries"
+        " preemptions repeated_tokens"
     }
 )
 #: results that are −1 where something did not happen
@@ -160,7 +163,7 @@ class World(NamedTuple):
 
 
 class CompiledClients(NamedTuple):
-    """``Clients``, and whether any try may come to nothing."""
+    """``Clients``, and whether a request may be worked on more than once."""
 
     timeout_ticks: int
     retries: int
@@ -172,7 +175,7 @@ class State(NamedTuple):
     """What changes, and the results."""
 
     count: Any  # single numbers, see above
-    nic_work: Any  # (1,) float
+    nic_work: Any  # (4, nodes) float: reads, writes, KV in, KV out
     random: Any  # (replicas,) uint64
     next_instance: Any  # (replicas,)
     request: Any  # (requests,)
@@ -271,13 +274,13 @@ def new_world(inputs: Inputs) -> World:
         root=root,
         use_first=use_first,
         uses=uses,
-        clients=CompiledClients(*inputs.clients, active=int(_fallible(inputs))),
+        clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
     )
 
 
-def _fallible(inputs: Inputs) -> bool:
-    """Whether a try may come to nothing."""
-    return inputs.clients.timeout_ticks >= 0
+def _repeats(inputs: Inputs) -> bool:
+    """Whether a request may have to be worked on more than once, so that tables may fill up."""
+    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
 
 
 def _has(tiers: Tiers, eviction: int) -> bool:
@@ -335,7 +338,7 @@ def new_state(inputs: Inputs) -> State:
         next_use[use_first[1:] == use_first[:-1]] = requests
     events, expiries, failed = requests + 1, 0, 0
     room = ints(5, value=_ROOMY)
-    if _fallible(inputs):
+    if _repeats(inputs):
         # tables that may have to grow; ``grown_state`` knows by how much an event fills them
         events, failed = 3 * requests + 1, 2 * requests
         expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
@@ -348,10 +351,12 @@ def new_state(inputs: Inputs) -> State:
     victims = slots // prefill if tiers.write_back else 0  # each slot of an instance once
     state = State(
         count=count,
-        nic_work=np.zeros(1),
+        nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
+        request=_table(
+            _REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1, source=-1
+        ),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -410,7 +415,7 @@ def new_state(inputs: Inputs) -> State:
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
-    if _fallible(inputs):
+    if _repeats(inputs):
         _set_room(inputs, state)
     return state
 
@@ -480,7 +485,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         busy_ticks=np.ascontiguousarray(state.instance["busy_ticks"]),
         held_token_ticks=np.ascontiguousarray(state.instance["held_token_ticks"]),
         pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
-        nic_work_bytes=float(state.nic_work[0]),
+        nic_work_bytes=state.nic_work,
         held_blocks=held,
         global_held_blocks=_stored(inputs, state),
         counts={

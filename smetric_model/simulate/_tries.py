@@ -17,6 +17,7 @@ from smetric_model.simulate._links import (
     schedule_pcie,
 )
 from smetric_model.simulate._peers import release_peer
+from smetric_model.simulate._preemption import take_out
 from smetric_model.simulate._runs import credit, settle_run
 from smetric_model.simulate._state import (
     EXPIRY_END,
@@ -149,16 +150,6 @@ def _leave_queue(p, instance, request):
 
 
 @part
-def _take_out(row, count, request):
-    """Take a request out of a row that keeps its order."""
-    kept = 0
-    for place in range(count):
-        if row[place] != request:
-            row[kept] = row[place]
-            kept += 1
-
-
-@part
 def _leave_engine(p, instance, request, now):
     """Free a running request's KV; its whole computed blocks stay cached.
 
@@ -169,7 +160,7 @@ def _leave_engine(p, instance, request, now):
     instances, block = w.fabric.prefill_instances, w.engine.cache_block_tokens
     computed = 0
     if s.request[request].stage == PREFILL:
-        _take_out(s.prefilling[instance], s.instance[instance].prefilling_count, request)
+        take_out(s.prefilling[instance], s.instance[instance].prefilling_count, request)
         s.instance[instance].prefilling_count -= 1
         whole = s.request[request].at
         if s.request[request].fetching:
@@ -178,15 +169,17 @@ def _leave_engine(p, instance, request, now):
             s.count[RELEASED] = release_peer(p, request, now)
             whole = 0
         else:
-            computed = whole - s.out[request].local_tokens - s.out[request].fetched_tokens
+            computed = whole - s.request[request].found
         reach = min(whole // block, w.requests[request].blocks)
         added = insert_path(p, request, instance, instances, reach, now)
         s.request[request].private -= added * block
         if s.instance[instance].step_start >= 0:
             computed += s.request[request].chunk
         s.request[request].chunk = 0
+        if s.out[request].first_token >= 0:
+            s.out[request].repeated_tokens += computed
     else:
-        _take_out(s.decoding[instance], s.instance[instance].decoding_count, request)
+        take_out(s.decoding[instance], s.instance[instance].decoding_count, request)
         s.instance[instance].decoding_count -= 1
         left = s.request[request].finish_at - s.instance[instance].decode_steps
         made = w.requests[request].output_tokens - left

@@ -10,7 +10,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
-from smetric_model.simulate.try_laws import load_laws, try_laws
+from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -29,6 +29,8 @@ _RESULTS = (
     "gave_up",
     "local_tokens",
     "failed",
+    "preemptions",
+    "repeated_tokens",
     *HANDOVER,
 )
 
@@ -85,6 +87,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_kv(inputs, replay),
         *_work(inputs, replay),
         *try_laws(inputs, replay),
+        *preemption_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
@@ -244,7 +247,9 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         min(window.end, replay.end_tick),
         covered,
     )
-    wrong = replay.busy_ticks > covered if inputs.fabric.stall else replay.busy_ticks != covered
+    # a request that was preempted may wait for one whose KV is being fetched
+    idle = inputs.fabric.stall or replay.preemptions.any()
+    wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))
         yield Violation(

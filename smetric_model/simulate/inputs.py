@@ -58,7 +58,8 @@ class Engine(NamedTuple):
     """One instance; all are equal.
 
     ``block_tokens`` is the engine's block, ``cache_block_tokens`` the trace's, by which hits are
-    counted [tokens].
+    counted [tokens].  With ``preempt`` a request is admitted with KV for its prompt, and takes more
+    as its output grows; else with KV for both.
     """
 
     pool_tokens: int
@@ -67,6 +68,7 @@ class Engine(NamedTuple):
     max_running_requests: int
     block_tokens: int
     cache_block_tokens: int
+    preempt: int = 0
 
 
 class Fabric(NamedTuple):
@@ -245,6 +247,9 @@ class Replay:
         Tries that came to nothing.
     failed : FailedTries
         Those tries.
+    preemptions, repeated_tokens : ndarray
+        How often the request was preempted, in all its tries, and tokens that were computed again
+        for it because of that.
     loads_end, unprefilled_end : ndarray of float64, shape (instances,)
         What all routers together count at the end: requests, and unprefilled tokens.
     instance, reason : ndarray
@@ -263,8 +268,9 @@ class Replay:
         Time in steps, inside the window.
     held_token_ticks, pcie_bytes : ndarray of float64, shape (instances,)
         KV of running requests over time, and bytes over PCIe, inside the window.
-    nic_work_bytes : float
-        Line capacity that transfers took inside the window, one direction.
+    nic_work_bytes : ndarray of float64, shape (4, nodes)
+        Line capacity that transfers took inside the window: reads of each node, writes of it, KV
+        into it and KV out of it (disaggregated serving).
     transfer_start, transfer_done, decode_start, decode_instance : ndarray
         Disaggregated serving (else empty): when KV for the request was reserved in the decode pool
         and its transfer began, when it was there, when its first decode step began [ticks], and
@@ -296,6 +302,8 @@ class Replay:
     peer: IntArray
     charge: IntArray
     failed_tries: IntArray
+    preemptions: IntArray
+    repeated_tokens: IntArray
     failed: FailedTries
     order: IntArray
     computed_tokens: IntArray
@@ -304,7 +312,7 @@ class Replay:
     busy_ticks: IntArray
     held_token_ticks: FloatArray
     pcie_bytes: FloatArray
-    nic_work_bytes: float
+    nic_work_bytes: FloatArray
     loads_end: FloatArray
     unprefilled_end: FloatArray
     transfer_start: IntArray
@@ -341,7 +349,10 @@ class Replay:
         }
         tokens: dict[str, Any] = {
             name: np.zeros(n, np.int64)
-            for name in ("local_tokens", "fetched_tokens", "charge", "failed_tries")
+            for name in (
+                *("local_tokens", "fetched_tokens", "charge", "failed_tries"),
+                *("preemptions", "repeated_tokens"),
+            )
         }
         pools = inputs.fabric.prefill_instances < instances
         times |= {name: np.full(n if pools else 0, -1, np.int64) for name in HANDOVER}
@@ -358,7 +369,7 @@ class Replay:
             busy_ticks=np.zeros(instances, np.int64),
             held_token_ticks=np.zeros(instances),
             pcie_bytes=np.zeros(instances),
-            nic_work_bytes=0.0,
+            nic_work_bytes=np.zeros((4, inputs.fabric.nodes)),
             loads_end=np.zeros(inputs.fabric.prefill_instances),
             unprefilled_end=np.zeros(inputs.fabric.prefill_instances),
             held_blocks=np.zeros((0, inputs.fabric.prefill_instances), np.int64),

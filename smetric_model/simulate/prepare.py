@@ -23,10 +23,9 @@ from smetric_model.analytic.memory import (
     kv_bytes_per_token,
     local_tier,
 )
+from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
-from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.errors import SpecError
-from smetric_model.routing.registry import make_policy, policy_parameters
 from smetric_model.simulate.inputs import (
     Clients,
     Engine,
@@ -42,7 +41,6 @@ from smetric_model.simulate.steps import decode_tables, to_ticks
 
 if TYPE_CHECKING:
     from smetric_model.catalog.instance import InstanceSpec
-    from smetric_model.routing.policy import Policy
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
@@ -93,6 +91,12 @@ def check_simulated(scenario: Scenario) -> None:
             math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
             "inf (no client gives up)",
         ),
+        (
+            "engine.kv_admission with disaggregated serving",
+            scenario.engine.kv_admission,
+            scenario.engine.kv_admission == "reserve" or scenario.cluster.serving == "colocated",
+            '"reserve"',
+        ),
     )
     problems = [
         f"{key} = {value!r} is not simulated yet; only {allowed}"
@@ -140,6 +144,7 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         max_running_requests=instance.max_running_requests,
         block_tokens=instance.block_tokens,
         cache_block_tokens=cache_block,
+        preempt=int(scenario.engine.kv_admission == "preempt"),
     )
     prompt, output, unservable, reasons = _lengths(scenario, trace, engine, notes)
     requests, nodes = _requests(scenario, trace, instance, prompt, output, unservable, notes)
@@ -159,7 +164,7 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         ),
         model=model,
         decode=decode_tables(model, instance.max_running_requests),
-        policy=_policy(scenario, instance, model, cache_block),
+        policy=policy_of(scenario, instance, model, cache_block),
         seed=scenario.seed,
         signals=Signals(
             replicas=scenario.router.replicas,
@@ -390,27 +395,3 @@ def _tiers(scenario: Scenario, instance: InstanceSpec) -> Tiers:
         peer_fetch=int(scenario.global_tier.peer_fetch),
         peer_bytes_per_s=instance.tp * instance.gpu.nvlink_bytes_per_s,
     )
-
-
-def _policy(
-    scenario: Scenario, instance: InstanceSpec, model: StepModel, cache_block: int
-) -> Policy:
-    name = scenario.router.policy
-    known = policy_parameters(name)
-    section = scenario.router.model_dump()
-    settings = {key: section[key] for key in known if key in section}
-    if "block_tokens" in known:
-        settings["block_tokens"] = max(instance.block_tokens, cache_block)
-    if "prefill_tokens_per_s" in known:
-        # seconds of a token of a full chunk, and of each key that it attends to
-        chunk = instance.token_budget
-        linear_s = float(step_time_s(model, chunk)) / chunk - model.attention_pair_s * chunk / 2
-        settings |= {
-            "ttft_base_s": scenario.slo.ttft_base_s,
-            "ttft_per_prompt_token_s": scenario.slo.ttft_per_prompt_token_s,
-            "prefill_tokens_per_s": 1 / linear_s,
-            "attention_equal_tokens": linear_s / model.attention_pair_s
-            if model.attention_pair_s > 0
-            else math.inf,
-        }
-    return make_policy(name, settings)

@@ -27,6 +27,7 @@ from smetric_model.simulate.inputs import (
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
 from smetric_model.simulate.reference_peers import Peers
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
+from smetric_model.simulate.reference_preemption import make_room
 from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
 
@@ -82,6 +83,12 @@ class _Cache:
         if need > self.free + self.evictable - own:
             return False
         self.pin(path)
+        return self.take(need)
+
+    def take(self, need: int) -> bool:
+        """Reserve ``need`` tokens, evicting what nobody uses; change nothing if they do not fit."""
+        if need > self.free + self.evictable:
+            return False
         self.victims.clear()
         while self.free < need:
             block = self.unused.first()
@@ -209,7 +216,7 @@ class _Nics:
         self.writes = [_Sharing() for _ in range(fabric.nodes)]
         self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
         self.now = 0
-        self.work = 0.0
+        self.work = np.zeros((4, fabric.nodes))  # reads, writes, KV in, KV out
 
     @property
     def classes(self) -> list[_Sharing]:
@@ -220,13 +227,14 @@ class _Nics:
     def advance(self, now: int) -> None:
         seconds = (now - self.now) * 1e-12
         inside = _overlap(self.window, self.now, now) * 1e-12
-        for sharing in self.classes:
+        for k, sharing in enumerate(self.classes):
             if sharing.flows:
                 sharing.served += sharing.rate * seconds
-                self.work += len(sharing.flows) * sharing.rate * inside
+                self.work[k % 2, k // 2] += len(sharing.flows) * sharing.rate * inside
         for transfer in self.transfers:
             transfer.left -= transfer.rate * seconds
-            self.work += transfer.rate * inside
+            self.work[2, transfer.target] += transfer.rate * inside
+            self.work[3, transfer.source] += transfer.rate * inside
         self.now = now
 
     def set_rates(self) -> None:
@@ -334,6 +342,7 @@ class Cluster:
         self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
         self.pool = DecodePool(self)
         self.peers = Peers(self)
+        self.released = -1
         store = Line(inputs.tiers.global_eviction, self.future)
         self.global_tier = _GlobalTier(fabric.global_blocks, store)
         self.nics = _Nics(fabric, inputs.window)
@@ -353,7 +362,10 @@ class Cluster:
         n = inputs.requests.turn.size
         self.todo = [0] * n  # prompt tokens left to compute
         self.at = [0] * n  # prompt tokens in the cache
+        self.found = [0] * n  # tokens in the cache when it was admitted
         self.made = [0] * n  # output tokens
+        self.room = [0] * n  # tokens for which it has KV
+        self.rank = [0] * n  # how many were admitted before it
         self.private = [0] * n
         self.legs = [0] * n  # transfers of its fetch that are under way
         self.writes = [-1] * n  # class of the NICs on which a write of its KV is under way
@@ -408,14 +420,15 @@ class Cluster:
             elif kind in (FETCHED, READY) and not self.is_due(kind, index, now):
                 pass  # of a try that has ended
             elif kind == FETCHED:
-                out.fetch_done[index] = now
+                if out.first_token[index] < 0:
+                    out.fetch_done[index] = now
                 self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
-                self.peers.release(index, now)
+                source = self.peers.release(index, now)
                 if instance.step_start < 0:
                     self.begin_step(int(out.instance[index]), now)
-                self.peers.wake(index, now)
+                self.peers.wake(source, now)
             elif kind == ARRIVAL:
                 self.on_arrival(index, now)
             else:
@@ -530,6 +543,7 @@ class Cluster:
         """Schedule a step on an instance that runs none."""
         engine, instance = self.inputs.engine, self.instances[index]
         self.pool.join(index, now)
+        preempted = bool(engine.preempt) and make_room(self, index, now)
         budget = engine.token_budget - len(instance.decoding)
         chunks = []
         for request in instance.prefilling:
@@ -538,6 +552,7 @@ class Cluster:
                 budget -= chunks[-1][1]
         while (
             budget > 0
+            and not preempted
             and instance.waiting
             and len(instance.prefilling) + len(instance.decoding) < engine.max_running_requests
         ):
@@ -614,17 +629,20 @@ class Cluster:
     def prefilled(self, index: int, request: int, now: int) -> None:
         """Sample the first token, make the prompt's blocks reusable."""
         data, out, instance = self.inputs.requests, self.out, self.instances[index]
-        out.first_token[request] = now
-        reused = int(out.local_tokens[request] + out.fetched_tokens[request])
-        self.credit(out.reused_tokens, index, now, reused)
-        self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+        if out.first_token[request] < 0:
+            out.first_token[request] = now
+            reused = int(out.local_tokens[request] + out.fetched_tokens[request])
+            self.credit(out.reused_tokens, index, now, reused)
+            self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
+            self.change_load(request, now, 0, -int(out.charge[request]))
+        else:  # it had been preempted
+            out.repeated_tokens[request] += self.at[request] - self.found[request]
         self.credit(out.generated_tokens, index, now, 1)
-        self.change_load(request, now, 0, -int(out.charge[request]))
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
         self.private[request] -= instance.cache.insert(path) * block
-        self.made[request] = 1
-        single = data.output_tokens[request] == 1
+        self.made[request] += 1
+        single = data.output_tokens[request] == self.made[request]
         if not single and self.pool.exists:
             self.pool.waiting.append(request)
         elif not single:
@@ -674,15 +692,19 @@ class Cluster:
         engine, data, out = self.inputs.engine, self.inputs.requests, self.out
         instance = self.instances[index]
         path = self.path(request)
-        prompt = int(data.prompt_tokens[request])
+        # what it had made when it was preempted is computed again with the prompt
+        prompt = int(data.prompt_tokens[request]) + self.made[request]
         held = instance.cache.hit(path)
-        total = prompt + (0 if self.pool.exists else int(data.output_tokens[request]))
+        ahead = 0 if self.pool.exists or engine.preempt else int(data.output_tokens[request])
+        total = prompt + ahead
         blocks = -(-total // engine.block_tokens)
         need = blocks * engine.block_tokens - held * engine.cache_block_tokens
         if not instance.cache.admit(path, need + engine.fixed_state_tokens):
             return False
         self.private[request] = need + engine.fixed_state_tokens
-        out.admitted[request] = now
+        self.room[request] = blocks * engine.block_tokens
+        self.counts["admitted"] += 1
+        self.rank[request] = self.counts["admitted"]
         local = self.usable(held, prompt)
         stored = self.global_tier.hit(path, held)
         fetched = self.peers.start_fetch(index, request, max(held, stored), local, now)
@@ -694,7 +716,11 @@ class Cluster:
                 fetched = 0
         if fetched:
             instance.fetching.add(request)
-        out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+        if out.first_token[request] < 0:
+            out.admitted[request] = now
+            out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+            out.peer[request] = self.peers.source(request)
+        self.found[request] = local + fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
         self.future.passed.add(request)
@@ -753,7 +779,8 @@ class Cluster:
             )
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
-        self.out.fetch_start[request] = now
+        if self.out.first_token[request] < 0:
+            self.out.fetch_start[request] = now
         self.legs[request] = 1
         self.start_pcie(index, size, request, now)
         if work > 0.0:
@@ -843,7 +870,8 @@ class Cluster:
         self.legs[request] -= 1
         if not self.legs[request]:
             # KV on its way to the decode pool has no fixed time: docs/simulate.md
-            fixed = self.inputs.fabric.fixed_fetch_ticks if self.out.first_token[request] < 0 else 0
+            sent = self.pool.exists and self.out.first_token[request] >= 0
+            fixed = 0 if sent else self.inputs.fabric.fixed_fetch_ticks
             self.due[request] = now + fixed
             self.push_fetched(request)
 

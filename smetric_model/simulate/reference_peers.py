@@ -44,7 +44,6 @@ class Peers:
         fetched = cluster.usable(hit, int(cluster.inputs.requests.prompt_tokens[request])) - local
         if fetched <= 0 or not self.start(index, source, request, local, fetched, now):
             return 0
-        cluster.out.peer[request] = source
         blocks = self.whole_nodes(request, hit)
         self.pinned[request] = source, blocks
         cluster.instances[source].cache.pin(blocks)
@@ -97,15 +96,20 @@ class Peers:
             cluster.schedule_nics(now)
         return True
 
-    def release(self, request: int, now: int) -> None:
-        """Let go of what a fetch has read, or will not read."""
-        if request in self.pinned:
-            source, blocks = self.pinned.pop(request)
+    def source(self, request: int) -> int:
+        """Return the instance that a request is fetching from, −1 for none."""
+        return self.pinned[request][0] if request in self.pinned else -1
+
+    def release(self, request: int, now: int) -> int:
+        """Let go of what a fetch has read, or will not read; returns the source, −1 if none."""
+        source = self.source(request)
+        if source >= 0:
+            _, blocks = self.pinned.pop(request)
             self.cluster.instances[source].cache.release(blocks, 0)
             self.cluster.account(source, now)
+        return source
 
-    def wake(self, request: int, now: int) -> None:
+    def wake(self, source: int, now: int) -> None:
         """Let a source that is idle look for room again."""
-        source = int(self.cluster.out.peer[request])
         if source >= 0 and self.cluster.instances[source].step_start < 0:
             self.cluster.begin_step(source, now)

@@ -37,6 +37,7 @@ class TryLog:
 def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
     """Take a request out of wherever it is; its client tries again, or goes on without it."""
     out, clients = cluster.out, cluster.inputs.clients
+    cluster.released = -1  # from which instance it was fetching
     index = int(out.instance[request])
     first_token = int(out.first_token[request])
     if not cluster.inputs.signals.scraped or out.ready[request] >= 0:
@@ -82,7 +83,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         getattr(out, name)[request] = -1
     out.first_step[request] = out.first_token[request] = -1
     out.local_tokens[request] = out.fetched_tokens[request] = 0
-    source, out.peer[request] = int(out.peer[request]), -1
+    out.peer[request] = -1
     cluster.made[request] = cluster.private[request] = 0
     cluster.due[request] = -1
     out.failed_tries[request] += 1
@@ -96,8 +97,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         cluster.next_turn(request, now)
     if (in_queue or in_engine) and cluster.instances[index].step_start < 0:
         cluster.begin_step(index, now)
-    if source >= 0 and cluster.instances[source].step_start < 0:
-        cluster.begin_step(source, now)
+    cluster.peers.wake(cluster.released, now)
 
 
 def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
@@ -121,15 +121,17 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
         if request in instance.fetching:
             instance.fetching.remove(request)
             cluster.cancel_fetch(index, request, now)
-            cluster.peers.release(request, now)
+            cluster.released = cluster.peers.release(request, now)
             whole = 0
         else:
-            computed = whole - int(out.local_tokens[request] + out.fetched_tokens[request])
+            computed = whole - cluster.found[request]
         path = cluster.path(request)[: whole // cluster.inputs.engine.cache_block_tokens]
         added = instance.cache.insert(path)
         cluster.private[request] -= added * cluster.inputs.engine.cache_block_tokens
         computed += sum(chunk for other, chunk in instance.chunks if other == request)
         instance.chunks = [entry for entry in instance.chunks if entry[0] != request]
+        if out.first_token[request] >= 0:  # it had been preempted
+            out.repeated_tokens[request] += computed
     instance.cache.release(cluster.path(request), cluster.private[request])
     cluster.note_changes(index, now)
     return computed, cluster.made[request]

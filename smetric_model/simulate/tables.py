@@ -178,18 +178,15 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
     count, window_s = inputs.fabric.instances, _window_s(inputs)
     placed = requests["instance"].to_numpy()
     first = requests["turn"].to_numpy() == 0
-    role = np.full(count, "colocated", dtype=object)
     if is_disaggregated(inputs):
         placed = np.concatenate((placed, requests["decode_instance"].to_numpy()))
         first = np.concatenate((first, first))
-        role[:] = "decode"
-        role[: inputs.fabric.prefill_instances] = "prefill"
     ticks = window_s * TICKS_PER_S
     tokens = _window_tokens(replay)
     return pd.DataFrame(
         {
             "instance": np.arange(count),
-            "role": role,
+            "role": _roles(inputs),
             "requests": np.bincount(placed[placed >= 0], minlength=count),
             "first_turns": np.bincount(placed[(placed >= 0) & first], minlength=count),
             **{f"{name}_tps": tokens[name].sum(axis=1) / window_s for name in _TOKENS},
@@ -210,6 +207,14 @@ def is_disaggregated(inputs: Inputs) -> bool:
         What was simulated.
     """
     return inputs.fabric.prefill_instances < inputs.fabric.instances
+
+
+def _roles(inputs: Inputs) -> NDArray[np.object_]:
+    role = np.full(inputs.fabric.instances, "colocated", dtype=object)
+    if is_disaggregated(inputs):
+        role[:] = "decode"
+        role[: inputs.fabric.prefill_instances] = "prefill"
+    return role
 
 
 def _window_s(inputs: Inputs) -> float:
@@ -306,8 +311,8 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     -------
     DataFrame
         One line an instance and interval of :data:`~smetric_model.simulate.prepare.BIN_S` inside
-        the window (the last may be shorter): ``instance``; ``start_s``, from the start of the
-        warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
+        the window (the last may be shorter): ``instance`` and its ``role``; ``start_s``, from the
+        start of the warm-up, and ``length_s``; tokens processed (``prompt_tokens``,
         ``computed_prompt_tokens``, ``reused_prompt_tokens``, ``output_tokens``,
         ``total_tokens``); and averages over the interval (``inflight_requests``,
         ``inflight_tokens``, ``unprefilled_tokens``).
@@ -325,6 +330,7 @@ def series_table(prepared: Prepared, replay: Replay) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "instance": np.repeat(np.arange(instances), bins),
+            "role": np.repeat(_roles(prepared.inputs), bins),
             "start_s": np.tile(start / TICKS_PER_S, instances),
             "length_s": np.tile(length / TICKS_PER_S, instances),
             **{f"{k}_tokens": v.ravel() for k, v in _window_tokens(replay).items()},
@@ -462,7 +468,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
     row |= _utilisations(inputs, replay, instances)
     if is_disaggregated(inputs):
         row |= _latencies(done, ("transfer_wait", "transfer"))
-        row |= _pool_utilisations(instances)
+        row |= _pool_utilisations(inputs, replay, instances)
     row["binding_resource"] = _binding(scenario, row, requests)
     row["note"] = "; ".join(notes)
     return Outcome(row, requests=requests, instances=instances)
@@ -517,30 +523,56 @@ def _first_placed(inputs: Inputs, replay: Replay) -> NDArray[np.int64]:
     return first
 
 
-def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+def nic_utilisations(inputs: Inputs, replay: Replay) -> tuple[FloatArray, FloatArray]:
+    """Return the shares of each node's network interfaces that transfers take, in and out.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Returns
+    -------
+    inward, outward : ndarray of float64, shape (nodes,)
+        Averaged over the window.
+    """
     fabric = inputs.fabric
-    nic = 0.0
-    if fabric.nodes > 1:
-        capacity = fabric.nodes * fabric.node_nic_bytes_per_s * _window_s(inputs)
-        nic = replay.nic_work_bytes / capacity
-    # every remote byte leaves one node and enters another
+    if fabric.nodes == 1:
+        return np.zeros(1), np.zeros(1)
+    reads, writes, kv_in, kv_out = replay.nic_work_bytes
+    others = fabric.nodes - 1
+    capacity = fabric.node_nic_bytes_per_s * _window_s(inputs)
+    inward = reads + (writes.sum() - writes) / others + kv_in
+    outward = writes + (reads.sum() - reads) / others + kv_out
+    return inward / capacity, outward / capacity
+
+
+def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+    # every remote byte leaves one node and enters another: the means are equal
+    inward, outward = nic_utilisations(inputs, replay)
     return {
         "compute_utilisation_ratio": float(instances["compute_utilisation_ratio"].mean()),
         "kv_utilisation_ratio": float(instances["kv_utilisation_ratio"].mean()),
-        "nic_in_utilisation_ratio": nic,
-        "nic_out_utilisation_ratio": nic,
+        "nic_in_utilisation_ratio": float(inward.mean()),
+        "nic_out_utilisation_ratio": float(outward.mean()),
         "pcie_utilisation_ratio": float(instances["pcie_utilisation_ratio"].mean()),
     }
 
 
-def _pool_utilisations(instances: pd.DataFrame) -> dict[str, float]:
-    """Means over the instances of each pool."""
-    columns = [f"{resource}_utilisation_ratio" for resource in ("compute", "kv", "pcie")]
-    return {
-        f"{pool}_{column}": float(lines[column].mean())
-        for pool, lines in instances.groupby("role")
-        for column in columns
-    }
+def _pool_utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:
+    """Means over the instances of each pool, and over the nodes that hold any of it."""
+    inward, outward = nic_utilisations(inputs, replay)
+    used = {}
+    for pool, lines in instances.groupby("role"):
+        for resource in ("compute", "kv", "pcie"):
+            column = f"{resource}_utilisation_ratio"
+            used[f"{pool}_{column}"] = float(lines[column].mean())
+        nodes = np.unique(lines["instance"] // inputs.fabric.instances_per_node)
+        used[f"{pool}_nic_in_utilisation_ratio"] = float(inward[nodes].mean())
+        used[f"{pool}_nic_out_utilisation_ratio"] = float(outward[nodes].mean())
+    return used
 
 
 def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) -> str:
@@ -548,8 +580,9 @@ def _binding(scenario: Scenario, row: dict[str, Any], requests: pd.DataFrame) ->
     resources = ["compute", "kv", "nic_in", "nic_out", "pcie"]
     if "prefill_compute_utilisation_ratio" in row:
         # a decode pool steps nearly always, however few it serves: too slow, it misses the TPOT SLO
-        resources = ["prefill_compute", "prefill_kv", "prefill_pcie", "decode_kv", "decode_pcie"]
-        resources += ["nic_in", "nic_out"]
+        resources = ["prefill_compute"]
+        names = ("kv", "pcie", "nic_in", "nic_out")
+        resources += [f"{pool}_{name}" for pool in ("prefill", "decode") for name in names]
     used = {name: row[f"{name}_utilisation_ratio"] for name in resources}
     busiest = max(used, key=lambda name: used[name])
     attained = row["within_slo_ratio"]

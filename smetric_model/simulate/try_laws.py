@@ -9,7 +9,7 @@ import numpy as np
 from smetric_model.identities import Violation
 from smetric_model.simulate.inputs import TIMED_OUT, Inputs, Replay
 
-__all__ = ["load_laws", "try_laws"]
+__all__ = ["load_laws", "preemption_laws", "try_laws"]
 
 
 def try_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
@@ -52,6 +52,30 @@ def try_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     again = start >= 0
     if (start[again] - end[again] != clients.backoff_ticks).any():
         yield Violation("a retry comes client.backoff_s after the try before it", "one does not")
+
+
+def preemption_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Check that only preempted requests compute anything twice, and only where they may be.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Yields
+    ------
+    Violation
+    """
+    often, again = replay.preemptions, replay.repeated_tokens
+    if not inputs.engine.preempt and often.any():
+        yield Violation("no preemption where KV is reserved", f"{int(often.sum())}")
+    if (again[often == 0] != 0).any():
+        yield Violation("only preempted requests compute again", "another one does")
+    whole = inputs.requests.prompt_tokens + inputs.requests.output_tokens
+    if (again > often * whole).any():
+        yield Violation("tokens computed again <= preemptions * (prompt + output)", "more are")
 
 
 def load_laws(replay: Replay) -> Iterator[Violation]:

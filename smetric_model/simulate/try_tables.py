@@ -61,13 +61,18 @@ def try_columns(replay: Replay, rows: NDArray[np.int64]) -> dict[str, NDArray[np
     Returns
     -------
     dict of str to ndarray
-        ``retries`` and ``wasted_tokens``.
+        ``retries``, ``wasted_tokens``, ``preemptions`` and ``repeated_tokens``.
     """
     wasted = np.bincount(
         replay.failed.request, _wasted_tokens(replay.failed), minlength=replay.arrival.size
     )
     retries = replay.failed_tries - (replay.gave_up >= 0)
-    return {"retries": retries[rows], "wasted_tokens": wasted[rows].astype(np.int64)}
+    return {
+        "retries": retries[rows],
+        "wasted_tokens": wasted[rows].astype(np.int64),
+        "preemptions": replay.preemptions[rows],
+        "repeated_tokens": replay.repeated_tokens[rows],
+    }
 
 
 def try_row(inputs: Inputs, replay: Replay, requests: pd.DataFrame) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def try_row(inputs: Inputs, replay: Replay, requests: pd.DataFrame) -> dict[str,
     Returns
     -------
     dict of str to float
-        ``timed_out_ratio``, ``retries`` and ``wasted_tps``.
+        ``timed_out_ratio``, ``retries``, ``wasted_tps``, ``preemptions`` and ``repeated_tps``.
     """
     window = inputs.window
     status = requests["status"].to_numpy()
@@ -101,4 +106,6 @@ def try_row(inputs: Inputs, replay: Replay, requests: pd.DataFrame) -> dict[str,
         **ratios,
         "retries": int(requests["retries"].sum()),
         "wasted_tps": float(_wasted_tokens(replay.failed)[inside].sum() / window_s),
+        "preemptions": int(requests["preemptions"].sum()),
+        "repeated_tps": float(requests["repeated_tokens"].sum() / window_s),
     }

@@ -73,6 +73,10 @@ def random_inputs(seed: int) -> Inputs:
     session = np.array([row[0] for row in rows])
     prompt = np.array([row[3] for row in rows])
     output = rng.integers(1, 40, n)
+    extra = np.random.default_rng([seed, 2])  # clients, preemption
+    preempt = bool(extra.random() < 0.5)
+    if preempt:  # with outputs that are long beside the pool
+        output *= int(extra.choice([1, 3, 10]))
     previous, following, last = np.full(n, -1), np.full(n, -1), {}
     for k in range(n):
         if session[k] in last:
@@ -93,14 +97,15 @@ def random_inputs(seed: int) -> Inputs:
     instances = prefill = int(rng.integers(1, 6))
     if pools.random() < 0.5:
         instances += int(pools.integers(1, 5))
+    if preempt and extra.random() < 0.7:  # all of them meet in one pool
+        instances = prefill = 1
     fabric_nodes = -(-instances // per_node)
     size = np.arange(longest // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
     settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
-    extra = np.random.default_rng([seed, 2])
-    timeout = float(extra.choice([-1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
+    timeout = float(extra.choice([-1.0, -1.0, -1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
     timeout = timeout if prefill == instances else -1.0
     clients = Clients(
         timeout_ticks=-1 if timeout < 0 else to_ticks(timeout),
@@ -132,6 +137,7 @@ def random_inputs(seed: int) -> Inputs:
             max_running_requests=running,
             block_tokens=engine_block,
             cache_block_tokens=block,
+            preempt=int(preempt and prefill == instances),
         ),
         fabric=Fabric(
             instances=instances,

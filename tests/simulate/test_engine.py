@@ -12,7 +12,7 @@ from random_inputs import random_inputs
 from smetric_model.simulate import engine, reference
 
 #: counted per event or per run, which is what skipping saves
-OWN_COUNTS = {"events", "runs", "steps"}
+OWN_COUNTS = {"events", "runs", "steps", "admitted"}
 
 
 def assert_equal(one, two):

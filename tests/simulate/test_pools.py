@@ -17,7 +17,7 @@ from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
 from smetric_model.simulate import engine, reference, simulate, simulate_in_detail
 from smetric_model.simulate.checks import replay_violations
-from smetric_model.simulate.tables import inflight_bins
+from smetric_model.simulate.tables import inflight_bins, nic_utilisations
 
 MS = 10**9
 STEP = NOTHING._replace(gap_s=1e-3)
@@ -60,14 +60,15 @@ def test_one_request_between_nodes(run):
     assert replay.generated_tokens.sum(axis=1).tolist() == [1, 5]
     assert replay.computed_tokens.sum(axis=1).tolist() == [1600, 0]
     assert replay.busy_ticks.tolist() == [1 * MS, 5 * MS]
-    assert replay.nic_work_bytes == pytest.approx(250e6, rel=1e-9)
+    work = [[0, 0], [0, 0], [0, 250e6], [250e6, 0]]  # KV into node 1, out of node 0
+    np.testing.assert_allclose(replay.nic_work_bytes, work, rtol=1e-9)
 
 
 @BOTH
 def test_within_a_node_the_network_is_not_used(run):
     replay = run(pools(1, 1, [0.0], 1600, 6, STEP))
     assert replay.transfer_done[0] - replay.transfer_start[0] == math.ceil(100e6 / 54e9 * 1e12)
-    assert replay.nic_work_bytes == 0.0
+    assert not replay.nic_work_bytes.any()
     assert replay.pcie_bytes[1] == pytest.approx(100e6)
     assert replay.pcie_bytes[0] == 0.0
 
@@ -305,13 +306,15 @@ def test_tables_and_columns_of_the_pools(small_trace):
     result = simulate_in_detail(disaggregated(small_trace))
     outcome, instances = result.outcome, result.outcome.instances
     assert instances["role"].tolist() == ["prefill"] * 3 + ["decode"] * 2
+    roles = result.series().groupby("instance")["role"].unique()
+    assert [role for (role,) in roles] == instances["role"].tolist()
     several = (outcome.requests["decode_instance"] >= 0).sum()
     assert instances["requests"][3:].sum() == several
     assert instances["prompt_tps"][3:].sum() == 0.0
     # the first token of a request comes from the prefill pool, all others from the decode pool
     assert 0 < instances["output_tps"][:3].sum() < instances["output_tps"][3:].sum()
     for pool, rows in (("prefill", slice(0, 3)), ("decode", slice(3, 5))):
-        for resource in ("compute", "kv", "pcie"):
+        for resource in ("compute", "kv", "pcie"):  # of instances
             column = f"{resource}_utilisation_ratio"
             mean = instances[column][rows].mean()
             assert outcome.number(f"{pool}_{column}") == pytest.approx(mean)
@@ -320,7 +323,14 @@ def test_tables_and_columns_of_the_pools(small_trace):
     spent = served["ttft_s"] + served["transfer_wait_s"] + served["transfer_s"]
     assert (spent[served["output_tokens"] > 1] < served["e2e_s"][served["output_tokens"] > 1]).all()
     assert outcome.number("transfer_mean_s") == pytest.approx(served["transfer_s"].mean())
-    assert outcome.number("nic_in_utilisation_ratio") > 0
+    # two instances a node: nodes 0 and 1 hold prefill, 1 and 2 decode
+    name = "nic_in_utilisation_ratio"
+    prefill, decode = outcome.number(f"prefill_{name}"), outcome.number(f"decode_{name}")
+    inward, outward = nic_utilisations(result.prepared.inputs, result.replay)
+    assert prefill == pytest.approx(inward[:2].mean())
+    assert decode == pytest.approx(inward[1:].mean())
+    assert outcome.number(name) == pytest.approx(outward.mean())
+    assert decode > prefill
     # imbalance is that of the prefill pool
     bins = inflight_bins(result.prepared.inputs, result.replay)["unprefilled_tokens"]
     assert (bins[3:] == 0).all()
@@ -363,6 +373,15 @@ def test_a_small_decode_pool_makes_requests_wait_and_is_named_as_what_binds():
     # what is done with prefill and waits holds KV of the prefill pool
     pool = "prefill_kv_utilisation_ratio"
     assert one.number(pool) > 2 * four.number(pool)
+
+
+def test_a_network_too_slow_for_the_kv_is_named_as_what_binds():
+    """One decode node takes in all KV: its network is full where the mean of all is not."""
+    slow = {"prefill_instances": 8, "instances": None, "gpus_per_node": 4, "nic_efficiency": 0.1}
+    outcome = simulate(busy_pools(**{f"cluster.{key}": value for key, value in slow.items()}))
+    assert outcome["binding_resource"] == "decode_nic_in"
+    assert outcome.number("decode_nic_in_utilisation_ratio") > 0.95
+    assert outcome.number("nic_in_utilisation_ratio") < 0.6  # of three nodes
 
 
 def test_what_is_not_simulated_with_pools_is_still_refused(small_trace):

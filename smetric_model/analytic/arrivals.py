@@ -1,0 +1,81 @@
+r"""Arrivals at one instance that depend on how busy it is: what a router makes of a Poisson stream.
+
+Behind a router an instance gets requests at ``λ m(l)`` while ``l`` are present, λ being its mean
+rate.  Least-load rules make ``m`` fall steeply, so that far fewer requests meet others than in
+M/G/1; sticky rules leave it near 1.  The instance model needs three consequences:
+
+* ``m`` with ``j`` decoding and nobody in prefill: the rate of bursts,
+* the rate while prefills run, ``λ_b = λ E[m | prefill busy]``: with it a busy period is that of
+  M/G/1 at ``λ_b`` (exactly, if ``m`` takes two values: the first of a busy period may come at any
+  rate), and an arrival finds prefill busy with probability ``ρ λ_b/λ``,
+* the rate while others decode, for the prefills that a decoding request meets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["POISSON", "Arrivals"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """Arrival rate of an instance by its load.
+
+    Attributes
+    ----------
+    factor : ndarray, shape (levels,)
+        ``m(0), m(1), …``: arrival rate at each load ÷ its mean; the last value holds beyond.
+    delayed : float
+        Of those present, the mean number that is with the host or fetches and not in the engine.
+    """
+
+    factor: FloatArray
+    delayed: float = 0.0
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether the rate does not depend on the load."""
+        return bool(np.ptp(self.factor) == 0)
+
+    def at(self, load: ArrayLike) -> FloatArray:
+        """Return ``m`` at loads that need not be whole.
+
+        Parameters
+        ----------
+        load : array_like of float
+            Loads.
+        """
+        levels = np.arange(self.factor.size)
+        return np.asarray(np.interp(np.asarray(load, dtype=float), levels, self.factor))
+
+    def while_decoding(self, decoding: FloatArray) -> FloatArray:
+        """Return ``m`` with so many decoding and none in prefill.
+
+        Parameters
+        ----------
+        decoding : ndarray of float
+            Numbers that decode, or wait for KV.
+        """
+        return self.at(decoding + self.delayed)
+
+    def while_prefilling(self, decoding: FloatArray, prefilling: float) -> FloatArray:
+        """Return ``m`` with so many decoding and so many in prefill.
+
+        Parameters
+        ----------
+        decoding : ndarray of float
+            Numbers that decode, or wait for KV.
+        prefilling : float
+            Mean number in prefill.
+        """
+        return self.at(decoding + prefilling + self.delayed)
+
+
+#: A rate that does not depend on the load.
+POISSON = Arrivals(np.ones(1))

@@ -1,0 +1,562 @@
+r"""A colocated cluster under its router's policy, in closed form: the fixed point.
+
+Four models feed each other at one rate:
+
+* the **tiers** (:mod:`~smetric_model.analytic.cluster_tiers`) say what a request finds where it
+  lands, given how often sessions stay, how much KV running requests pin and how long they run;
+* the **links** (:mod:`~smetric_model.analytic.cluster_links`) say what is fetched, how long that
+  takes, and what is computed again;
+* the **mean field** (:mod:`~smetric_model.analytic.stickiness`) says how often sessions stay and
+  how arrivals depend on the load, given how fast an instance completes;
+* the **instance** (:mod:`~smetric_model.analytic.batching`) says how fast it completes, what it
+  pins and how long requests run, given its hits and its arrivals.
+
+They are evaluated in turn until nothing moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smetric_model.analytic.arrivals import Arrivals
+from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
+from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
+from smetric_model.analytic.cluster_links import Fetches, Links
+from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
+from smetric_model.analytic.demand import Demand, cluster_of
+from smetric_model.analytic.efficiencies import get_efficiencies
+from smetric_model.analytic.latency import host_time_s, prefill_time_s
+from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.scenario_policy import policy_of
+from smetric_model.analytic.step_model import step_model
+from smetric_model.analytic.stickiness import Stickiness, stickiness
+from smetric_model.errors import ConvergenceError, UnstableError
+
+if TYPE_CHECKING:
+    from smetric_model.scenario import Scenario
+
+__all__ = ["ClusterState", "ColocatedCluster"]
+
+FloatArray = NDArray[np.float64]
+
+_ROUNDS = 12
+_SETTLED = 0.01  # relative change of the latencies at which the rounds end
+_HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
+_LONGEST_S = 3600.0  # of a request in a round that is overloaded
+_PICKED = 512  # kinds of request behind the engine's laws
+_STRATA = 64  # of uncached tokens among them
+_FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
+
+
+class _Guess(NamedTuple):
+    """What one round hands to the next."""
+
+    rule: StayRule
+    pace: Pace
+    pinned: float
+    computing: float
+
+
+class Mixed(NamedTuple):
+    """Requests as the engines get them: equally likely kinds of request; arrays of one length.
+
+    Attributes
+    ----------
+    prompt, output : ndarray
+        Lengths [tokens].
+    local, fetched, potential : ndarray
+        Hit in the instance's own memory; fetched; what could have been fetched [tokens].
+    fetch_s : ndarray
+        Time of each fetch [s].
+    """
+
+    prompt: FloatArray
+    output: FloatArray
+    local: FloatArray
+    fetched: FloatArray
+    potential: FloatArray
+    fetch_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterState:
+    """A cluster at one rate.
+
+    Attributes
+    ----------
+    rate_rps : float
+        Servable requests of the cluster [requests/s].
+    hits : LocalHits
+        Local tier.
+    reach_s : float
+        Age up to which the global tier holds KV [s].
+    fetches : Fetches
+        Links.
+    mixed : Mixed
+        Requests as the engines get them.
+    loaded : LoadedInstance
+        An instance under its share.
+    routed : Stickiness
+        The mean field.
+    pinned_tokens : float
+        Mean KV of running requests of an instance [tokens].
+    computing : float
+        Share of time in which an instance computes.
+    local_ratio, global_ratio : float
+        ÷ prompt tokens.
+    total_tokens : ndarray
+        Mean reused tokens of each request of the sample [tokens].
+    rounds : int
+        Evaluations until the fixed point.
+    notes : tuple of str
+        Why figures may be worse than usual.
+    """
+
+    rate_rps: float
+    hits: LocalHits
+    reach_s: float
+    fetches: Fetches
+    mixed: Mixed
+    loaded: LoadedInstance
+    routed: Stickiness
+    pinned_tokens: float
+    computing: float
+    local_ratio: float
+    global_ratio: float
+    total_tokens: FloatArray
+    rounds: int
+    notes: tuple[str, ...]
+
+
+class ColocatedCluster:
+    """Closed form of a colocated cluster under its scenario's policy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question; ``workload.rate_rps`` is not looked at.
+    demand : Demand
+        Its workload.
+    """
+
+    def __init__(self, scenario: Scenario, demand: Demand):
+        self.scenario = scenario
+        self.demand = demand
+        self.work: ClusterDemand = cluster_demand(scenario, demand)
+        self.cluster = cluster_of(scenario)
+        self.model = step_model(demand.instance)
+        self.fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+        block = int(demand.trace.block_tokens or demand.instance.block_tokens)
+        self.policy = policy_of(scenario, demand.instance, self.model, block)
+        self.links = Links(self.cluster, demand.instance, demand.kv_bytes_per_token, self.fitted)
+        self.has_global = scenario.global_tier.bytes_per_node > 0
+
+    # --- rules --------------------------------------------------------------------------------
+
+    def _rule(self, stay: float) -> StayRule:
+        """How the tiers see the policy, given how often a follow-up with a good home stays."""
+        router = self.scenario.router
+        n = self.cluster.instances
+        name = router.policy
+        if name in ("smetric", "smetric-slo"):
+            return StayRule(
+                stay, router.hit_ratio, router.subtract_shared_prefix, True, stay_without=1 / n
+            )
+        if name == "smetric-basic":
+            return StayRule(stay, needs_own=True, stay_without=1 / n)
+        if name in ("bailian", "lmetric", "dynamo"):
+            return StayRule(stay, needs_own=True, stay_without=1 / n, seeks_hits=True)
+        return StayRule(stay, stay_without=stay)
+
+    def _first_guess(self, rate_rps: float) -> _Guess:
+        n = self.cluster.instances
+        stay = 1 / n if self.policy.threshold_form is None else 0.95
+        if self.scenario.router.policy == "load-balance":
+            stay = 1 / n
+        return _Guess(self._rule(stay), Pace(1.0, 0.02), 0.1 * self.demand.pool_tokens, 0.5)
+
+    # --- one round ----------------------------------------------------------------------------
+
+    def reach_s(self, rate_rps: float, local_s: float) -> float:
+        """Return the age up to which the global tier holds KV [s].
+
+        Parameters
+        ----------
+        rate_rps : float
+            Of the cluster [requests/s].
+        local_s : float
+            Characteristic time of the local tier [s].
+        """
+        tier = self.scenario.global_tier
+        tokens = self.cluster.nodes * tier.bytes_per_node / self.demand.kv_bytes_per_token
+        profile = self.demand.profile
+        if tokens <= 0:
+            return 0.0
+        if tier.write == "through":
+            # every turn touches it
+            return float(profile.retention_s(tokens, rate_rps))
+        # what the local tiers evict comes here: it holds the ages beyond theirs
+        below = float(profile.resident_token_s(min(local_s, 1e12)))
+        return float(profile.retention_s(tokens + rate_rps * below, rate_rps))
+
+    def _mix(self, rate_rps: float, guess: _Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
+        """Pick requests as the engines get them, those that stay and those that do not."""
+        local, demand = self.work.local, self.demand
+        reach = self.reach_s(rate_rps, hits.retention_s)
+        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
+        n = local.prompt.size
+        found = np.concatenate((hits.whole_tokens, hits.part_tokens, hits.landed_tokens))
+        weight = np.concatenate((hits.whole, hits.stay - hits.whole, 1 - hits.stay))
+        stored = np.tile(held, 3)
+        prompts = np.tile(local.prompt, 3)
+        new = prompts - np.maximum(found, stored)
+        picked, scale = _picked(new, self.work.all_outputs, weight)
+        row = picked % n
+        prompt, output = prompts[picked], self.work.output_tokens[row]
+        # strata keep their means: of what is computed, and of what is generated
+        output = np.maximum(output * (self.work.mean_output / float(output.mean())), 1.0)
+        block = float(demand.instance.block_tokens)
+        computed = np.clip(new[picked] * scale, 1.0, prompt)
+        total = np.minimum(prompt - computed, local.longest[row])
+        missing = stored[picked] - found[picked]
+        potential = np.where(missing >= block, np.clip(missing, 0.0, total), 0.0)
+        here = total - potential
+        recompute = None
+        if self.scenario.global_tier.recompute_if_faster and potential.any():
+            recompute = np.asarray(
+                prefill_time_s(self.model, potential, here, demand.instance.token_budget)
+            )
+        written = np.zeros(picked.size)
+        if self.has_global:
+            written = np.maximum(prompt - stored[picked], 0.0)
+        weights = np.full(picked.size, 1 / picked.size)
+        fetches = self.links.fetches(
+            rate_rps, potential, weights, written, recompute, guess.computing
+        )
+        fetched = np.where(self.work.lots[: picked.size] < fetches.made_ratio, potential, 0.0)
+        fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
+        return Mixed(prompt, output, here, fetched, potential, fetch_s), fetches, reach
+
+    def _host_s(self, prompt: FloatArray) -> FloatArray:
+        return np.asarray(host_time_s(self.demand.instance, prompt, self.fitted))
+
+    def _instance(self, mixed: Mixed) -> ColocatedInstance:
+        demand = self.demand
+        return ColocatedInstance(
+            self.model,
+            RequestMix(
+                mixed.prompt,
+                mixed.output,
+                mixed.local + mixed.fetched,
+                self._host_s(mixed.prompt) + mixed.fetch_s,
+            ),
+            demand.pool_tokens,
+            demand.instance.token_budget,
+            demand.instance.max_running_requests,
+            demand.fixed_state_tokens,
+        )
+
+    def _route(
+        self,
+        rate_rps: float,
+        instance: ColocatedInstance,
+        hits: LocalHits,
+        start: Stickiness | None,
+    ) -> Stickiness:
+        delay = float(instance.mix.before_prefill_s.mean())
+        form = self.policy.threshold_form
+        think = self.work.think_time
+        unit = 1.0
+        rates = instance.completion_rate_rps
+        if self.policy.needs_unprefilled_tokens:
+            # tokens not yet prefilled of a request in flight, on average over its stay
+            new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
+            unit = max(new * self._before_token, 1.0)
+        rates = _with_delay(rates, delay, rate_rps / self.cluster.instances)
+        follow = None
+        evicted = None
+        if form is not None and self.work.follow_up_ratio > 0:
+            follow = self._follow_ups(hits)
+            evicted = hits.refused
+        return stickiness(
+            RoutedCluster(
+                instances=self.cluster.instances,
+                arrival_rate_rps=rate_rps,
+                completion_rate_rps=rates,
+                policy=self.policy,
+                turns=self.work.turns,
+                think_time=think,
+                follow_ups=follow,
+                evicted_ratio=evicted,
+                load_unit_tokens=unit,
+                resource="engine",
+            ),
+            start,
+        )
+
+    def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
+        """Follow-ups whose home has their context, as the router sees them."""
+        local = self.work.local
+        rows = np.flatnonzero(local.has_home & (local.own[0] > local.shared))
+        if not rows.size:
+            rows = np.flatnonzero(local.has_home)
+        step = max(rows.size // _FOLLOW_UPS, 1)
+        order = rows[np.argsort(local.own[0, rows] / local.prompt[rows], kind="stable")]
+        at = order[step // 2 :: step]
+        return FollowUpHits(
+            local.prompt[at],
+            np.minimum(local.own[0, at], local.prompt[at]),
+            np.minimum(local.expected[at], local.prompt[at]),
+            np.minimum(local.shared[at], local.own[0, at]),
+        )
+
+    # --- fixed point --------------------------------------------------------------------------
+
+    def at(self, rate_rps: float) -> ClusterState:
+        """Return the cluster at a rate.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Servable requests of the cluster [requests/s].
+
+        Returns
+        -------
+        ClusterState
+
+        Raises
+        ------
+        UnstableError
+            If there is no steady state; ``resource`` is ``compute``, ``kv``, ``nic_in`` or
+            ``pcie``.
+        """
+        n = self.cluster.instances
+        own = rate_rps / n
+        guess = self._first_guess(rate_rps)
+        routed: Stickiness | None = None
+        notes: list[str] = []
+        self._before_token = 0.3
+        stable = True
+        loaded = None
+        rounds = 0
+        for rounds in range(1, _ROUNDS + 1):
+            hits = self.work.local.hits(
+                guess.rule, rate_rps, n, guess.pinned, self.work.window_s, guess.pace
+            )
+            mixed, fetches, reach = self._mix(rate_rps, guess, hits)
+            instance = self._instance(mixed)
+            stable = own < _HELD * instance.stability_rps or (
+                rounds > 2 and own < 0.999 * instance.stability_rps
+            )
+            bearable = min(own, _HELD * instance.stability_rps) if not stable else own
+            try:
+                routed = self._route(bearable * n, instance, hits, routed)
+            except ConvergenceError as error:
+                if routed is None:
+                    routed = self._route_without_start(bearable * n, instance, hits)
+                notes.append(str(error))
+            except UnstableError:
+                stable = False
+            if routed is None:
+                break
+            arrivals = self._arrivals(routed, instance)
+            loaded = instance.at_rate(
+                bearable,
+                np.asarray(self.scenario.slo.ttft_s(mixed.prompt), dtype=float),
+                self.scenario.slo.tpot_s,
+                arrivals,
+            )
+            new = self._next(loaded, routed, hits, bearable)
+            change = _change(guess, new)
+            guess = new
+            if change < _SETTLED and rounds > 1:
+                break
+        if loaded is None or routed is None or not stable:
+            self._raise_unstable(rate_rps, instance)
+        if fetches.nic_utilisation >= 1:
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s fetch and write {fetches.nic_utilisation:.3g} times"
+                f" what the NICs of {self.cluster.nodes} nodes carry",
+                "nic_in",
+            )
+        if fetches.pcie_utilisation >= 1:
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s fetch {fetches.pcie_utilisation:.3g} times what PCIe"
+                " carries",
+                "pcie",
+            )
+        return self._state(
+            rate_rps, hits, reach, fetches, mixed, loaded, routed, guess, rounds, notes
+        )
+
+    def _route_without_start(
+        self, rate_rps: float, instance: ColocatedInstance, hits: LocalHits
+    ) -> Stickiness | None:
+        """Return the mean field a little below a rate at which it was not found."""
+        for share in (0.97, 0.9, 0.8):
+            try:
+                return self._route(share * rate_rps, instance, hits, None)
+            except ConvergenceError:
+                continue
+        return None
+
+    def _arrivals(self, routed: Stickiness, instance: ColocatedInstance) -> Arrivals:
+        own = routed.cluster.rate_per_instance_rps
+        births = routed.birth_rate_rps
+        law = routed.load_law
+        # loads that do not occur say nothing about the rate
+        last = int(np.flatnonzero(law > 1e-9)[-1])
+        return Arrivals(
+            births[: last + 1] / own,
+            own * float(instance.mix.before_prefill_s.mean()),
+        )
+
+    def _next(
+        self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
+    ) -> _Guess:
+        instance = loaded.instance
+        # an overloaded round goes on with what it can: whether it stays so is decided at the end
+        ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
+        decode = min(loaded.mean_decode_s(), _LONGEST_S)
+        self._before_token = ttft / (ttft + decode)
+        pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
+        shared = float(self.work.local.shared.mean())
+        fetching = own * float(instance.mix.before_prefill_s.mean())
+        fetching -= own * float(self._host_s(instance.mix.prompt_tokens).mean())
+        running = loaded.mean_batch + fetching
+        time = running / own if own > 0 else 0.0
+        pinned = running * max(instance.mean_resident_tokens - shared, 0.0)
+        pinned += self.work.local.shared_in_use(own, time)
+        stay = self._stay(routed, hits)
+        return _Guess(
+            self._rule(stay),
+            pace,
+            min(pinned, self.demand.pool_tokens),
+            1.0 - loaded.law.idle,
+        )
+
+    def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
+        """How often a follow-up stays whose home has its context."""
+        if self.cluster.instances == 1:
+            return 1.0
+        previous = routed.return_to_previous_ratio
+        if not np.isfinite(previous):
+            return 0.0
+        if routed.rule.kind in ("never", "blind") or routed.rule.first_turn == "hash":
+            return float(previous)
+        return float(routed.follow_up_load_law @ routed.stay_given_load)
+
+    def _raise_unstable(self, rate_rps: float, instance: ColocatedInstance) -> NoReturn:
+        most = instance.stability_rps * self.cluster.instances
+        resource = engine_resource(instance)
+        raise UnstableError(
+            f"{rate_rps:.4g} requests/s over {self.cluster.instances} instances: with the hits left"
+            f" there they complete {most:.4g}; {resource} saturates",
+            resource,
+        )
+
+    def _state(
+        self,
+        rate_rps: float,
+        hits: LocalHits,
+        reach: float,
+        fetches: Fetches,
+        mixed: Mixed,
+        loaded: LoadedInstance,
+        routed: Stickiness,
+        guess: _Guess,
+        rounds: int,
+        notes: list[str],
+    ) -> ClusterState:
+        local = self.work.local
+        prompt = float(local.prompt.mean())
+        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
+        potential = hits.whole * np.maximum(held - hits.whole_tokens, 0.0)
+        potential += (hits.stay - hits.whole) * np.maximum(held - hits.part_tokens, 0.0)
+        potential += (1 - hits.stay) * np.maximum(held - hits.landed_tokens, 0.0)
+        offered = float(mixed.potential.sum())
+        made = float(mixed.potential @ fetches.made_ratio) / offered if offered > 0 else 0.0
+        found = hits.tokens
+        return ClusterState(
+            rate_rps=rate_rps,
+            hits=hits,
+            reach_s=reach,
+            fetches=fetches,
+            mixed=mixed,
+            loaded=loaded,
+            routed=routed,
+            pinned_tokens=guess.pinned,
+            computing=guess.computing,
+            local_ratio=float(found.mean()) / prompt,
+            global_ratio=float(potential.mean()) * made / prompt,
+            total_tokens=found + potential * made,
+            rounds=rounds,
+            notes=tuple(dict.fromkeys((*notes, *routed.notes))),
+        )
+
+
+def _picked(
+    new: FloatArray, output: FloatArray, weight: FloatArray
+) -> tuple[NDArray[np.intp], FloatArray]:
+    """Pick kinds of request that stand for all, and by how much to scale what they compute.
+
+    Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
+    of each stratum.
+    """
+    order = np.argsort(new, kind="stable")
+    order = order[weight[order] > 0]
+    upto = np.cumsum(weight[order])
+    stratum = np.minimum((upto * (_STRATA / upto[-1]) - 1e-9).astype(np.int64), _STRATA - 1)
+    share = weight[order]
+    sums = np.bincount(stratum, share, minlength=_STRATA)
+    means = np.bincount(stratum, share * new[order], minlength=_STRATA) / np.maximum(sums, 1e-300)
+    inner = np.lexsort((output[order], stratum))
+    upto = np.cumsum(share[inner])
+    at = np.searchsorted(upto, (np.arange(_PICKED) + 0.5) * (upto[-1] / _PICKED))
+    at = inner[np.minimum(at, inner.size - 1)]
+    picked, group = order[at], stratum[at]
+    counts = np.bincount(group, minlength=_STRATA)
+    taken = np.bincount(group, new[picked], minlength=_STRATA) / np.maximum(counts, 1)
+    scale = np.where(taken > 0, means / np.maximum(taken, 1e-300), 1.0)
+    return picked, scale[group]
+
+
+def engine_resource(instance: ColocatedInstance) -> str:
+    """Name what limits an engine: ``kv`` if twice the pool would lift the limit by 10 %.
+
+    Parameters
+    ----------
+    instance : ColocatedInstance
+        The instance.
+    """
+    return "kv" if instance.rate_with_pool(2.0) > 1.1 * instance.stability_rps else "compute"
+
+
+def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray:
+    """Completion rates with so many present, of whom some are with the host or fetch.
+
+    With ``n`` in the engine it completes µ(n), so that µ(n)·delay are on their way.
+    """
+    if delay_s <= 0:
+        return rates
+    engine = np.arange(1.0, rates.size + 1)
+    present = np.append(0.0, engine + rates * delay_s)
+    upto = int(np.ceil(present[-1]))
+    return np.maximum.accumulate(
+        np.interp(np.arange(1.0, upto + 1), present, np.append(0.0, rates))
+    )
+
+
+def _change(old: _Guess, new: _Guess) -> float:
+    """Largest relative change of what matters between two rounds."""
+    pairs = (
+        (old.pace.first_token_s, new.pace.first_token_s),
+        (old.pace.per_output_token_s, new.pace.per_output_token_s),
+        (old.pinned, new.pinned),
+        (1 + old.rule.stay, 1 + new.rule.stay),
+    )
+    return max(abs(a - b) / max(abs(a), abs(b), 1e-9) for a, b in pairs)

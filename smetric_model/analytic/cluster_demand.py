@@ -1,0 +1,233 @@
+"""What a workload asks of a cluster as a whole, worked out once and used at every rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smetric_model.analytic.cluster_tiers import LocalTier
+from smetric_model.analytic.demand import Demand
+from smetric_model.analytic.returns import TurnLaw
+from smetric_model.analytic.think_times import ThinkTime
+from smetric_model.errors import SpecError
+
+if TYPE_CHECKING:
+    from smetric_model.scenario import Scenario
+
+__all__ = ["ClusterDemand", "cluster_demand"]
+
+FloatArray = NDArray[np.float64]
+
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterDemand:
+    """A workload as a cluster sees it in its window.
+
+    Attributes
+    ----------
+    demand : Demand
+        The workload.
+    rows : ndarray of int
+        Requests that count: those of the window where the trace is replayed as recorded, else all.
+    rate_rps : float
+        Their rate in the trace, servable ones only; ``nan`` without a common clock [requests/s].
+    window_s : tuple of float
+        Beginning and end of the window from the start of the run, where tiers are empty [s].
+    """
+
+    demand: Demand
+    rows: NDArray[np.int64]
+    rate_rps: float
+    window_s: tuple[float, float]
+
+    @cached_property
+    def local(self) -> LocalTier:
+        """Local tiers, for these requests."""
+        return LocalTier(self.demand, self.demand.session_reuse, self.rows)
+
+    @cached_property
+    def lots(self) -> FloatArray:
+        """Evenly spread draws: neighbours get far values."""
+        return np.asarray((np.arange(4096) * _GOLDEN) % 1.0, dtype=float)
+
+    @cached_property
+    def all_outputs(self) -> FloatArray:
+        """Outputs of the sample, once for each kind of hit [tokens]."""
+        return np.tile(self.output_tokens, 3)
+
+    @cached_property
+    def mean_output(self) -> float:
+        """Mean output of all requests that count [tokens]."""
+        return float(self.demand.output_tokens[self.rows].mean())
+
+    @cached_property
+    def reusable(self) -> FloatArray:
+        """Ideal reuse of the local tier's sample [tokens]."""
+        return np.asarray(self.demand.reusable_tokens[self.local.rows])
+
+    @cached_property
+    def output_tokens(self) -> FloatArray:
+        """Outputs of the local tier's sample [tokens]."""
+        return np.asarray(self.demand.output_tokens[self.local.rows])
+
+    @cached_property
+    def pieces(self) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+        """Reusable pieces of the sample: tokens, gaps, and place in the sample."""
+        profile = self.demand.profile
+        place = np.full(self.demand.prompt_tokens.size, -1, np.int64)
+        place[self.local.rows] = np.arange(self.local.rows.size)
+        mine = place[profile.request] >= 0
+        return profile.tokens[mine], profile.gap_s[mine], place[profile.request[mine]]
+
+    def within(self, reach_s: float, floor_s: float = 0.0) -> FloatArray:
+        """Return the mean tokens of each request of the sample that a store still holds.
+
+        Parameters
+        ----------
+        reach_s : float
+            Its characteristic time [s].
+        floor_s : float
+            Younger than this the KV is not there yet [s].
+
+        Returns
+        -------
+        ndarray
+            Tokens; what is older than the run counts by the share of the window in which it
+            would have been seen.
+        """
+        tokens, gap, request = self.pieces
+        start, end = self.window_s
+        seen = np.clip((end - gap) / max(end - start, 1e-9), 0.0, 1.0)
+        kept = (gap <= reach_s) & (gap >= floor_s)
+        if np.isinf(reach_s):
+            seen = np.where(np.isinf(gap), 0.0, seen)
+        held = np.bincount(
+            request[kept], (tokens * seen)[kept], minlength=self.local.rows.size
+        ).astype(float)
+        return np.asarray(np.minimum(held, self.local.longest))
+
+    @cached_property
+    def follow_up_ratio(self) -> float:
+        """Share of the requests whose session has an earlier turn in the run."""
+        return float(self.local.has_home.mean())
+
+    @cached_property
+    def think_time(self) -> ThinkTime:
+        """Law of the think times."""
+        gaps = self.demand.session_reuse.think_s[self.rows]
+        gaps = gaps[np.isfinite(gaps)]
+        if not gaps.size or not gaps.max() > 0:
+            return ThinkTime.exponential(1.0)
+        return ThinkTime.fit(gaps)
+
+    @cached_property
+    def turns(self) -> TurnLaw:
+        """Turns of a session; only its share of follow-ups matters to the mean field."""
+        return TurnLaw.from_follow_up_ratio(min(self.follow_up_ratio, 1 - 1e-6))
+
+    @cached_property
+    def turns_so_far(self) -> NDArray[np.int64]:
+        """How many follow-ups of its session each follow-up of the window is, itself included.
+
+        Counted from where the run began to see the session.
+        """
+        reuse = self.demand.session_reuse
+        rows = self.rows[reuse.turn[self.rows] > 0]
+        turn = reuse.turn[rows]
+        if self.rows.size < self.demand.prompt_tokens.size or not np.isfinite(self.rate_rps):
+            return np.asarray(turn)
+        # entered somewhere: the run has seen what came within the time since its start
+        arrival = self.demand.trace.column("arrival_s").astype(float)
+        order = np.lexsort((arrival, reuse.session))
+        span = float(arrival.max() - arrival.min()) + 1.0
+        key = reuse.session * (2 * span) + (arrival - arrival.min())
+        middle = 0.5 * (self.window_s[0] + self.window_s[1])
+        begins = np.searchsorted(
+            key[order], np.maximum(key[rows] - middle, reuse.session[rows] * 2 * span)
+        )
+        here = np.searchsorted(key[order], key[rows])
+        return np.asarray(np.minimum(turn, np.maximum(here - begins, 0)))
+
+    def return_ratio(self, stay: float, instances: int) -> float:
+        """Return the share of follow-ups served where their session's first turn in the run was.
+
+        Parameters
+        ----------
+        stay : float
+            Probability that a turn is served where the previous one was.
+        instances : int
+            N.
+        """
+        turns = self.turns_so_far
+        if not turns.size:
+            return float("nan")
+        if instances == 1:
+            return 1.0
+        ratio = (instances * stay - 1) / (instances - 1)
+        counts = np.bincount(turns)
+        powers = np.power(ratio, np.arange(counts.size))
+        back = 1 / instances + (1 - 1 / instances) * powers
+        return float(counts @ back / counts.sum())
+
+    @cached_property
+    def recorded_e2e_s(self) -> float:
+        """Mean end-to-end time of the requests when recorded; ``nan`` where unknown [s]."""
+        e2e = self.demand.session_reuse.e2e_s[self.rows]
+        return float(np.nanmean(e2e)) if np.isfinite(e2e).any() else float("nan")
+
+
+def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:
+    """Return a workload as the scenario's cluster sees it; kept with the demand.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its ``workload`` section: window, warm-up, rate, start.
+    demand : Demand
+        The workload.
+
+    Returns
+    -------
+    ClusterDemand
+    """
+    work = scenario.workload
+    start, end = work.warmup_s, work.warmup_s + work.window_s
+    # whole sessions are thinned or superposed, so that the trace keeps its times at any rate
+    recorded = (
+        work.start == "cold"
+        and demand.trace.session_clock == "shared"
+        and work.session_start == "trace"
+    ) or work.preset is not None
+    key = ("cluster", start, end, recorded)
+    if key not in demand.kept:
+        rows = np.arange(demand.prompt_tokens.size)
+        rate = demand.trace_rate_rps * (1 - demand.unservable_ratio)
+        if recorded:
+            arrival = demand.trace.column("arrival_s").astype(float)
+            if work.preset is None:
+                arrival = arrival - arrival.min()
+            inside = np.flatnonzero((arrival >= start) & (arrival < end))
+            if not inside.size:
+                raise SpecError(
+                    f"{demand.source}: no request arrives in the window, {start:g} to {end:g} s"
+                )
+            rows, rate = inside, inside.size / work.window_s
+        demand.kept[key] = ClusterDemand(demand, rows, rate, (start, end))
+    result: ClusterDemand = demand.kept[key]
+    return result
+
+
+def with_sessions(demand: Demand) -> Demand:
+    """Return the demand with sessions inferred from prefixes, where the trace names none."""
+    trace = demand.trace
+    if trace.sessions is not None or trace.tree is None:
+        return demand
+    from smetric_model.workload.sessions import infer_sessions
+
+    return replace(demand, trace=infer_sessions(trace).trace)

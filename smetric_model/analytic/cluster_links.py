@@ -1,0 +1,186 @@
+r"""Links of a cluster under load: how long fetches take, and which of them are not made.
+
+A fetch moves all its bytes over the PCIe of its instance and the share ``(n - 1)/n`` that lies on
+other nodes into the NICs of its node, both at once; it is done when both are, plus the engine's
+fixed time.  A node's NICs are a processor-sharing station: reads and writes of work ``b/η(b)``
+arrive at random, each at most as fast as the NICs that one instance drives, so that ``c`` of them
+run at full speed and more share what there is,
+
+.. math:: P(n) \propto \prod_{j \le n} \frac{ρ_{j-1} c}{\min(j, c)}, \qquad
+   \text{stretch}(n) = \max(1, (n + 1)/c)
+
+(insensitive to the sizes).  An engine that may recompute does so where fetching would take longer
+at what it finds on the link, so that the load ρ_n that arrives falls with the number n on it: a
+busy link refuses fetches and cannot saturate by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smetric_model.analytic.efficiencies import Efficiencies
+from smetric_model.analytic.fabric import nic_bytes_per_s, pcie_bytes_per_s
+
+if TYPE_CHECKING:
+    from smetric_model.catalog.cluster import Cluster
+    from smetric_model.catalog.instance import InstanceSpec
+
+__all__ = ["Fetches", "Links"]
+
+FloatArray = NDArray[np.float64]
+
+_FLOWS = 64  # transfers told apart on one link
+_FULL = 0.995  # a link busier than this counts as saturated
+
+
+@dataclass(frozen=True, eq=False)
+class Fetches:
+    """Fetches at one load; arrays as those given to :meth:`Links.fetches`.
+
+    Attributes
+    ----------
+    made_ratio : ndarray
+        Probability that each is made and its tokens not recomputed.
+    time_s : ndarray
+        Mean time of one that is made [s].
+    nic_utilisation, pcie_utilisation : float
+        Of a node's NICs in each direction, and of an instance's PCIe.
+    offered_nic_utilisation : float
+        What the NICs would have to carry if every fetch were made.
+    """
+
+    made_ratio: FloatArray
+    time_s: FloatArray
+    nic_utilisation: float
+    pcie_utilisation: float
+    offered_nic_utilisation: float
+
+
+class Links:
+    """Links of a cluster and what a transfer takes on them.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Nodes and NICs.
+    instance : InstanceSpec
+        For its PCIe and how many NICs it drives.
+    kv_bytes_per_token : float
+        Of the whole instance [bytes].
+    fitted : Efficiencies
+        For the engine's fixed time of a fetch.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        instance: InstanceSpec,
+        kv_bytes_per_token: float,
+        fitted: Efficiencies,
+    ):
+        self.cluster = cluster
+        self.bytes_per_token = kv_bytes_per_token
+        self.driven = min(cluster.nics_per_node, instance.tp)
+        self.streams = cluster.nics_per_node / self.driven
+        self.pcie = instance.tp * pcie_bytes_per_s(instance.gpu)
+        self.remote = cluster.remote_ratio
+        self.fixed_s = fitted.rdma_fetch_s if cluster.nodes > 1 else fitted.dram_fetch_s
+
+    def nic_s(self, tokens: FloatArray, computing: float) -> FloatArray:
+        """Return how long transfers between nodes take alone [s].
+
+        Parameters
+        ----------
+        tokens : ndarray
+            Tokens of each; the share that lies on other nodes moves.
+        computing : float
+            Probability that the GPUs compute meanwhile, which slows transfers down.
+        """
+        if self.remote == 0:
+            return np.zeros(np.shape(tokens))
+        size = np.maximum(tokens, 0.0) * self.bytes_per_token * self.remote
+        each = np.maximum(size / self.driven, 1.0)
+        idle = 1.0 / nic_bytes_per_s(self.cluster, each, busy=False)
+        busy = 1.0 / nic_bytes_per_s(self.cluster, each, busy=True)
+        return np.asarray(size / self.driven * (computing * busy + (1 - computing) * idle))
+
+    def fetches(
+        self,
+        rate_rps: float,
+        fetched_tokens: FloatArray,
+        weights: FloatArray,
+        written_tokens: FloatArray,
+        recompute_s: FloatArray | None,
+        computing: float,
+        moved_tokens: FloatArray | None = None,
+    ) -> Fetches:
+        """Return which fetches are made, and how long they take.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Requests of the cluster [requests/s].
+        fetched_tokens : ndarray, shape (n,)
+            What each kind of request could fetch [tokens].
+        weights : ndarray, shape (n,)
+            Share of the requests of each kind; sums to 1.
+        written_tokens : ndarray, shape (n,)
+            What each writes to the global tier [tokens].
+        recompute_s : ndarray, shape (n,), or None
+            How long computing the fetch instead would take [s]; None: fetches are always made.
+        computing : float
+            Probability that an instance computes.
+        moved_tokens : ndarray, shape (n,), optional
+            Other transfers between instances (prefill to decode) [tokens].
+
+        Returns
+        -------
+        Fetches
+        """
+        nic = self.nic_s(fetched_tokens, computing)
+        there = fetched_tokens > 0
+        pcie = fetched_tokens * self.bytes_per_token / self.pcie
+        others = float(weights @ self.nic_s(written_tokens, computing))
+        if moved_tokens is not None:
+            others += float(weights @ self.nic_s(moved_tokens, computing))
+        per_node = rate_rps / self.cluster.nodes / self.streams
+        per_instance = rate_rps / self.cluster.instances
+        found = np.maximum(1.0, (np.arange(_FLOWS) + 1) / self.streams)
+        # how many may be on the link for fetching still to be faster
+        count = np.full(nic.size, _FLOWS)
+        if recompute_s is not None:
+            spare = recompute_s - self.fixed_s
+            most = np.where(nic > 0, spare / np.maximum(nic, 1e-12), np.inf)
+            count = np.searchsorted(found, most, side="right")
+            count = np.where(pcie <= spare, count, 0)
+        count = np.where(there, count, 0)
+        # work that comes while n are on the link: of those that still join, and of the others
+        joining = np.bincount(count, weights * nic, minlength=_FLOWS + 1)
+        work = per_node * (joining[::-1].cumsum()[::-1][1:] + others)
+        law = _on_link(work, self.streams)
+        upto = np.cumsum(law)
+        made = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
+        stretch = np.cumsum(law * found) / np.maximum(upto, 1e-300)
+        stretch = stretch[np.maximum(count, 1) - 1]
+        offered = per_node * (float(weights @ (nic * there)) + others)
+        load = per_node * (float(weights @ (nic * made)) + others)
+        used = per_instance * float(weights @ (pcie * made))
+        slow = 1.0 / (1.0 - min(used, _FULL))
+        time = np.where(there, self.fixed_s + np.maximum(nic * stretch, pcie * slow), 0.0)
+        return Fetches(made, time, load, used, offered)
+
+
+def _on_link(work: FloatArray, streams: float) -> FloatArray:
+    """Law of the transfers on a link that a new one finds, processor sharing.
+
+    ``work[n]`` is the work that arrives per second of the link's capacity while n are on it.
+    """
+    count = np.arange(1.0, work.size)
+    steps = np.log(np.maximum(work[:-1], 1e-12) * streams / np.minimum(count, streams))
+    law = np.concatenate(([0.0], np.cumsum(steps)))
+    law = np.exp(law - law.max())
+    return np.asarray(law / law.sum())

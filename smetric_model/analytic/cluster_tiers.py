@@ -1,0 +1,507 @@
+r"""Two KV tiers under a router: what each request finds where it lands.
+
+**Local tier** (one instance, LRU).  A turn leaves a copy of its prompt on the instance that served
+it.  The copy lies there until the session's next turn *on that instance*, or a characteristic
+time τ (Che, 2002) after its last use.  With ``q_d`` the probability that the session was here last
+``d`` turns ago, ``u_d`` the private tokens (beyond the shared prefix) that the turn then shares
+with this one, ``g_d`` how long they have been idle and ``p`` all private tokens of a prompt, an
+instance that gets ``z`` times the mean rate holds
+
+.. math::
+
+   z \frac{λ}{N} \Big( \sum_d q_d E[u_d \min(g_d, τ)] + τ \big(E[p] - \sum_d q_d E[u_d]\big) \Big)
+   + \sum_f S_f (1 - e^{-z λ_f τ / N}) + \text{pinned} = \text{pool}.
+
+The second term is KV that nobody comes back for: finished sessions, rewritten histories, and what
+sessions that moved have left behind.  The third are shared prefixes, held once, present where they
+were touched within τ.  ``q_d`` follows from the probability ``a`` that a turn is served where the
+previous one was, others going anywhere else alike:
+
+.. math:: q_1 = a, \qquad q_d = (1 - a)\, (1 - b)^{d-2}\, b, \quad b = (1 - a)/(N - 1).
+
+**Spread.**  An instance holds few copies, so that ``z`` varies between instances: Gamma with mean
+1 and variance (1 + cv²)/m for m copies of coefficient of variation cv.
+
+**Tail first.**  The copy that has been idle longest is evicted from its end, a token for every
+token that the instance stores.  It begins to shrink at τ - w/2 and is gone at τ + w/2, w being the
+time in which the instance stores as many tokens.
+
+**Cold start.**  Tiers are empty at the start of the warm-up: at time t no copy is older than t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.special import gammaincinv
+
+from smetric_model.analytic.demand import Demand
+from smetric_model.analytic.session_reuse import TURNS_BACK, SessionReuse
+
+__all__ = ["LocalHits", "LocalTier", "Pace", "StayRule", "turns_back_weights"]
+
+FloatArray = NDArray[np.float64]
+
+_SAMPLE = 4_096  # requests behind the tiers' means
+_SPREAD = 5  # instances told apart by how much they get
+_AGES = 72  # characteristic times at which contents are tabulated
+_FEWEST = 1e-9
+_BACK = np.array(TURNS_BACK, dtype=float)
+#: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
+_TURN_EDGES = np.concatenate(([1.0], np.floor(0.5 * (_BACK[1:-1] + _BACK[2:])), [2 * _BACK[-1]]))
+
+
+def turns_back_weights(stay: float, instances: int) -> FloatArray:
+    """Return the law of how many turns back a session was last where it is now.
+
+    Parameters
+    ----------
+    stay : float
+        Probability that a turn is served where the previous one was.
+    instances : int
+        N.
+
+    Returns
+    -------
+    ndarray, shape (len(TURNS_BACK),)
+        ``q_d``, summed over the turns that each of
+        :data:`~smetric_model.analytic.session_reuse.TURNS_BACK` stands for.
+    """
+    result = np.zeros(_BACK.size)
+    result[0] = stay
+    if instances == 1 or stay >= 1:
+        result[0] = 1.0
+        return result
+    again = (1 - stay) / (instances - 1)
+    left = (1 - again) ** (_TURN_EDGES - 1.0)
+    result[1:] = (1 - stay) * -np.diff(left)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _gamma_nodes(shape: float) -> FloatArray:
+    """Equally likely values of a Gamma variable of mean 1: means of equal parts of its law."""
+    edges = (np.arange(_SPREAD) + 0.5) / _SPREAD
+    nodes = np.asarray(gammaincinv(shape, edges)) / shape
+    return np.asarray(nodes / nodes.mean())
+
+
+class Pace(NamedTuple):
+    """How long a request takes.
+
+    Attributes
+    ----------
+    first_token_s : float
+        Mean time to first token [s].
+    per_output_token_s : float
+        Mean time of every further token [s].
+    """
+
+    first_token_s: float
+    per_output_token_s: float
+
+
+@dataclass(frozen=True)
+class StayRule:
+    """How a router treats follow-ups, as far as the tiers need to know.
+
+    Attributes
+    ----------
+    stay : float
+        Probability that a follow-up whose home has its context stays there.
+    least_hit_ratio : float or None
+        A follow-up leaves if no more than this share of its expected hit is left at home; None:
+        the router does not look.
+    subtract_shared : bool
+        Whether the shared prefix is taken off both sides of that comparison.
+    needs_own : bool
+        Whether a home that holds no more than the shared prefix counts as none.
+    stay_without : float
+        Probability that a follow-up whose home has lost its context is served there all the same.
+    seeks_hits : bool
+        Whether a request that leaves goes where it finds most of its prompt: to the latest copy
+        elsewhere, else to an instance that holds the shared prefix.  Otherwise it falls as it may.
+    """
+
+    stay: float
+    least_hit_ratio: float | None = None
+    subtract_shared: bool = False
+    needs_own: bool = False
+    stay_without: float = 0.0
+    seeks_hits: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LocalHits:
+    """What requests find in the memory of the instance that serves them; arrays of shape (n,).
+
+    Attributes
+    ----------
+    stay : ndarray
+        Probability that the request is served where the previous turn was.
+    whole : ndarray
+        Probability that it is and finds all of its context.
+    whole_tokens, part_tokens, landed_tokens : ndarray
+        Hit of such a one; mean hit of others that stay, and of those that do not stay (first turns
+        included) [tokens].
+    mean_stay : float
+        Of follow-ups.
+    refused : float
+        Share of the follow-ups whose home lost too much of their context for the router.
+    retention_s : float
+        Characteristic time of an instance of average load [s].
+    held_tokens : float
+        KV cached and not in use, on an average instance [tokens].
+    """
+
+    stay: FloatArray
+    whole: FloatArray
+    whole_tokens: FloatArray
+    part_tokens: FloatArray
+    landed_tokens: FloatArray
+    mean_stay: float
+    refused: float
+    retention_s: float
+    held_tokens: float
+
+    @property
+    def tokens(self) -> FloatArray:
+        """Mean local hit of each request [tokens]."""
+        return np.asarray(
+            self.whole * self.whole_tokens
+            + (self.stay - self.whole) * self.part_tokens
+            + (1 - self.stay) * self.landed_tokens
+        )
+
+
+class LocalTier:
+    """Local tiers of a cluster's instances, for one workload.
+
+    What does not depend on the cluster is worked out once.
+
+    Parameters
+    ----------
+    demand : Demand
+        Its requests and pool.
+    reuse : SessionReuse
+        What they could reuse.
+    rows : ndarray of int
+        Requests that count (those of the window, where it is known).
+    """
+
+    def __init__(self, demand: Demand, reuse: SessionReuse, rows: NDArray[np.int64]):
+        self.demand = demand
+        self.rows = _sample(demand, rows)
+        at = self.rows
+        self.prompt = demand.prompt_tokens[at]
+        self.block = float(demand.instance.block_tokens)
+        self.longest = np.maximum(np.ceil(self.prompt / self.block) - 1, 0) * self.block
+        self.has_home = np.isfinite(reuse.idle_s[0, at])
+        self.first = reuse.first_turn[at]
+        self.shared = reuse.shared_tokens[at]
+        self._find_parts(reuse, rows)
+        self.expected = reuse.expected_tokens[at]
+        self.own = reuse.own_tokens[:, at]
+        self.idle = reuse.idle_s[:, at]
+        self.between = reuse.between_tokens[:, at]
+        self.mean_output = float(demand.output_tokens[at].mean())
+        self.private = np.maximum(self.own - self.shared, 0.0)
+        self.private_prompt = np.maximum(self.prompt - self.shared, 0.0)
+        self._tabulate()
+
+    def _find_parts(self, reuse: SessionReuse, rows: NDArray[np.int64]) -> None:
+        """Parts of the shared prefixes: how often each is touched, and who has which."""
+        parts = reuse.part_size_tokens.size
+        among = np.zeros(reuse.session.size, dtype=bool)
+        among[rows] = True
+        touched = np.bincount(reuse.part[among[reuse.part_request]], minlength=parts)
+        self.part_ratio = touched / max(rows.size, 1)
+        self.part_size = reuse.part_size_tokens
+        place = np.full(reuse.session.size, -1, np.int64)
+        place[self.rows] = np.arange(self.rows.size)
+        mine = place[reuse.part_request] >= 0
+        self._parts = csr_matrix(
+            (
+                reuse.part_tokens[mine],
+                (place[reuse.part_request[mine]], reuse.part[mine]),
+            ),
+            shape=(self.rows.size, max(parts, 1)),
+        )
+
+    def _tabulate(self) -> None:
+        """E[u_d min(g_d, τ)] at some ages, and E[u_d], for each of TURNS_BACK."""
+        finite = self.idle[np.isfinite(self.idle) & (self.private > 0)]
+        longest = float(finite.max()) if finite.size else 1.0
+        self.ages = np.concatenate(([0.0], np.geomspace(0.05, max(longest, 1.0), _AGES)))
+        tables = [self._table_of(row, self.private[row]) for row in range(len(TURNS_BACK))]
+        self.content = np.array([table for table, _ in tables])
+        self.reused = np.array([mean for _, mean in tables])
+        self.mean_private = float(self.private_prompt.mean())
+        mean = max(self.mean_private, _FEWEST)
+        self.private_cv2 = float(self.private_prompt.var()) / mean**2
+        self._kept_tables: dict[tuple[float | None, bool, bool], tuple[FloatArray, float]] = {}
+
+    def _table_of(self, row: int, tokens: FloatArray) -> tuple[FloatArray, float]:
+        """E[tokens · min(idle, τ)] at the ages, and E[tokens], for one of TURNS_BACK."""
+        there = np.flatnonzero(tokens > 0)
+        idle, tokens = self.idle[row, there], tokens[there] / self.prompt.size
+        order = np.argsort(idle)
+        idle, tokens = idle[order], tokens[order]
+        upto = np.append(0.0, np.cumsum(tokens))
+        seconds = np.append(0.0, np.cumsum(tokens * np.minimum(idle, self.ages[-1])))
+        kept = np.searchsorted(idle, self.ages, side="right")
+        table = seconds[kept] + (upto[-1] - upto[kept]) * self.ages
+        return table, float(upto[-1])
+
+    def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float]:
+        """Return the first of the tables, of the follow-ups that the router may leave at home."""
+        key = (rule.least_hit_ratio, rule.subtract_shared, rule.needs_own)
+        if key not in self._kept_tables:
+            everywhere = np.zeros(self.prompt.size)
+            enough = self._keeps(rule, self.own[0], everywhere, self.shared)
+            self._kept_tables[key] = self._table_of(0, self.private[0] * enough)
+        return self._kept_tables[key]
+
+    def hits(
+        self,
+        rule: StayRule,
+        rate_rps: float,
+        instances: int,
+        pinned_tokens: float,
+        window_s: tuple[float, float],
+        pace: Pace,
+    ) -> LocalHits:
+        """Return what requests find where they land.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        rate_rps : float
+            Of the cluster [requests/s].
+        instances : int
+            N.
+        pinned_tokens : float
+            Mean KV of running requests of an instance [tokens].
+        window_s : tuple of float
+            Beginning and end of the window, from the moment when the tiers were empty [s].
+        pace : Pace
+            How long requests run: so long is a shared prefix in use, and so much later than think
+            times say do a session's next turns come.
+
+        Returns
+        -------
+        LocalHits
+        """
+        own_rate = rate_rps / instances
+        follow = self.has_home
+        mean_stay = rule.stay if instances > 1 else 1.0
+        stored = self.mean_private
+        result = None
+        for _ in range(3):
+            result = self._hits(
+                rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
+            )
+            inflow = max(self.mean_private - float((result.tokens - self.shared).mean()), 1.0)
+            settled = abs(result.mean_stay - mean_stay) < 2e-3
+            mean_stay, stored = result.mean_stay, inflow
+            if settled or not follow.any():
+                break
+        assert result is not None
+        return result
+
+    def _hits(
+        self,
+        rule: StayRule,
+        own_rate: float,
+        instances: int,
+        pinned: float,
+        window_s: tuple[float, float],
+        pace: Pace,
+        mean_stay: float,
+        stored: float,
+    ) -> LocalHits:
+        weights = turns_back_weights(mean_stay, instances)
+        running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
+        between = np.array(TURNS_BACK)[:, None] - 1.0
+        between = between * pace.first_token_s + pace.per_output_token_s * self.between
+        rest = weights * (np.arange(weights.size) > 0)
+        first, reused = self._kept_table(rule)
+        stay = rule.stay if instances > 1 else 1.0
+        content = stay * first + rest @ self._content((np.array(TURNS_BACK) - 1.0) * running_s)
+        dead = max(self.mean_private - stay * reused - float(rest @ self.reused), 0.0)
+        table = content + dead * self.ages
+        free = max(self.demand.pool_tokens - pinned, 0.0)
+        copies = max(free / max(self.mean_private, 1.0), 0.5)
+        nodes = _gamma_nodes(round(copies / (mean_stay + self.private_cv2), 2) or 0.01)
+        if instances == 1:
+            nodes = np.ones(1)
+        ages = np.array(
+            [self._retention(float(z), own_rate, table, dead, pinned, running_s) for z in nodes]
+        )
+        weight = nodes / nodes.sum()  # a busier instance gets more of the requests
+
+        n = self.prompt.size
+        stays, whole, part, landed = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
+        full_tokens = np.minimum(
+            self.private[0] + np.minimum(self.own[0], self.shared), self.longest
+        )
+        refused = 0.0
+        back = weights[1:] / max(weights[1:].sum(), _FEWEST) if instances > 1 else weights[1:]
+        # of those that leave, few come to where the session has been before
+        returning = 0.0
+        if instances > 1:
+            returning = float(weights[1:].sum() / max(1 - mean_stay, _FEWEST))
+        if rule.seeks_hits:
+            # the last turn that was not here: as long ago as the session has stayed since
+            runs = np.diff(1 - mean_stay ** (_TURN_EDGES - 1.0))
+            back, returning = runs, 1.0
+        cold = [_seen(self.idle[d], window_s) for d in range(2)]
+        rates = own_rate * self.part_ratio
+        has_shared = np.maximum(self.shared, _FEWEST)
+        homes = np.flatnonzero(self.has_home)
+        for share, z, age in zip(weight, nodes, ages, strict=True):
+            hot = 1 - np.exp(-z * rates * _within(age + running_s, window_s))
+            present = (self._parts @ hot if hot.size else np.zeros(n)) / has_shared
+            by_chance = present
+            if rule.seeks_hits:
+                # somewhere in the cluster
+                any_hot = 1 - np.exp(-instances * rates * _within(age + running_s, window_s))
+                present = (self._parts @ any_hot if hot.size else np.zeros(n)) / has_shared
+            drain = self.private[0] / max(z * own_rate * stored, _FEWEST)
+            left = np.clip(0.5 - (self.idle[0] - age) / np.maximum(drain, _FEWEST), 0.0, 1.0)
+            left *= age > 0
+            is_whole = (left >= 1.0) * cold[0]
+            left *= cold[0]
+            own = np.minimum(self.own[0], self.shared)
+            home = self.private[0] * left + own * np.maximum(by_chance, left > 0)
+            keeps = self._keeps(rule, home, by_chance, own)
+            at_home = np.where(keeps, rule.stay, rule.stay_without)
+            at_home = np.where(self.has_home, at_home, 0.0) if instances > 1 else self.has_home
+            elsewhere = self.shared * present
+            if returning > 1e-4:
+                copies_there = np.zeros(n)
+                for row in np.flatnonzero(back > 1e-3):
+                    idle = self.idle[row + 1] + between[row + 1]
+                    kept = (idle <= age) * _seen(idle, window_s)
+                    copies_there += back[row] * self.private[row + 1] * kept
+                elsewhere = elsewhere + returning * copies_there
+            stays += share * at_home
+            whole += share * at_home * is_whole
+            part += share * at_home * np.maximum(home - is_whole * full_tokens, 0.0)
+            landed += share * (1 - at_home) * elsewhere
+            if homes.size:
+                refused += share * float(1 - keeps[homes].mean())
+        part = np.minimum(part / np.maximum(stays - whole, _FEWEST), self.longest)
+        landed = np.minimum(landed / np.maximum(1 - stays, _FEWEST), self.longest)
+        middle = float(ages[ages.size // 2])
+        held = own_rate * float(np.interp(middle, self.ages, table)) + self._shared_held(
+            own_rate, middle, running_s
+        )
+        return LocalHits(
+            stays,
+            whole,
+            full_tokens,
+            part,
+            landed,
+            float(stays[homes].mean()) if homes.size else 1.0,
+            refused,
+            middle,
+            min(held, free),
+        )
+
+    def _keeps(
+        self, rule: StayRule, home: FloatArray, present: FloatArray, own_shared: FloatArray
+    ) -> NDArray[np.bool_]:
+        """Whether the home holds enough of each request's context for the router."""
+        enough = np.ones(home.size, dtype=bool)
+        if rule.least_hit_ratio is not None:
+            expected = self.expected
+            seen = home
+            if rule.subtract_shared:
+                common = np.where(present >= 0.9, self.shared, 0.0)
+                seen, expected = seen - common, np.maximum(expected - common, 0.0)
+            enough &= seen > rule.least_hit_ratio * expected
+        if rule.needs_own:
+            enough &= home > np.where(present >= 0.9, own_shared, 0.0)
+        return np.asarray(enough & self.has_home)
+
+    def _content(self, between: FloatArray) -> FloatArray:
+        """E[u_d min(g_d, τ)] at the tabulated ages, g_d = think times + service in between."""
+        later = self.ages[None, :] - between[:, None]
+        rows = [
+            np.interp(later[row], self.ages, self.content[row]) for row in range(len(TURNS_BACK))
+        ]
+        return np.where(
+            later > 0,
+            np.array(rows) + self.reused[:, None] * between[:, None],
+            self.reused[:, None] * self.ages[None, :],
+        )
+
+    def _shared_held(self, own_rate: float, age: float, running_s: float) -> float:
+        """Shared prefixes that an instance holds and that no running request uses [tokens]."""
+        rate = own_rate * self.part_ratio
+        idle = np.exp(-rate * running_s) * -np.expm1(-rate * age)
+        return float(self.part_size @ idle)
+
+    def shared_in_use(self, own_rate: float, running_s: float) -> float:
+        """Return the shared prefixes that an instance's running requests use, held once [tokens].
+
+        Parameters
+        ----------
+        own_rate : float
+            Of the instance [requests/s].
+        running_s : float
+            How long a request runs [s].
+        """
+        return float(self.part_size @ -np.expm1(-own_rate * self.part_ratio * running_s))
+
+    def _retention(
+        self,
+        z: float,
+        own_rate: float,
+        table: FloatArray,
+        dead: float,
+        pinned: float,
+        running_s: float,
+    ) -> float:
+        """Characteristic time of an instance that gets ``z`` times the mean rate [s]."""
+        room = self.demand.pool_tokens - z * pinned
+        if room <= 0:
+            return 0.0
+        shared = np.array(
+            [self._shared_held(z * own_rate, float(age), running_s) for age in self.ages[::8]]
+        )
+        held = z * own_rate * table + np.interp(self.ages, self.ages[::8], shared)
+        if held[-1] <= room:
+            slope = z * own_rate * dead
+            return float(self.ages[-1] + (room - held[-1]) / slope) if slope > 0 else float("inf")
+        return float(np.interp(room, held, self.ages))
+
+
+def _within(age: float, window_s: tuple[float, float]) -> float:
+    """Age that KV can have reached by the middle of the window [s]."""
+    return min(age, 0.5 * (window_s[0] + window_s[1]))
+
+
+def _seen(gap_s: FloatArray, window_s: tuple[float, float]) -> FloatArray:
+    """Share of the window in which something so old has been seen."""
+    start, end = window_s
+    with np.errstate(invalid="ignore"):
+        share = (end - gap_s) / max(end - start, _FEWEST)
+    return np.clip(share, 0.0, 1.0)
+
+
+def _sample(demand: Demand, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pick requests that stand for all: middles of equal strata by uncached and prompt tokens."""
+    if rows.size <= _SAMPLE:
+        return rows
+    new = demand.prompt_tokens[rows] - demand.reusable_tokens[rows]
+    order = rows[np.lexsort((demand.prompt_tokens[rows], new))]
+    strata = (np.arange(_SAMPLE) + 0.5) * (order.size / _SAMPLE)
+    return np.sort(order[strata.astype(int)])

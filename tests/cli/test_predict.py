@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from smetric_model.cli.predict import command
+
+
+def test_json_is_a_row_of_the_schema():
+    result = CliRunner().invoke(command, ["--rate", "2", "--policy", "bailian", "--json"])
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)
+    assert row["verb"] == "predict"
+    assert row["policy"] == "bailian"
+    assert row["valid"] is True
+    assert row["arrival_rate_rps"] == 2.0
+
+
+def test_tables_for_people():
+    result = CliRunner().invoke(command, ["--rate", "2", "--instances", "16"])
+    assert result.exit_code == 0, result.output
+    assert "within SLO" in result.stdout
+    assert "limited by" in result.stdout
+
+
+def test_perfect_placement_on_demand():
+    result = CliRunner().invoke(command, ["--rate", "2", "--reuse", "ideal", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["policy"] == "perfect placement (ideal)"
+
+
+def test_what_only_a_simulation_understands_is_refused():
+    result = CliRunner().invoke(command, ["--check"])
+    assert result.exit_code == 2
