@@ -86,7 +86,8 @@ def _start(p, instance, source, request, local, fetched, now):
         recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
         if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
             return False
-    s.out[request].fetch_start = now
+    if s.out[request].first_token < 0:
+        s.out[request].fetch_start = now
     if direct:
         s.request[request].legs = 0
         due = now + math.ceil(seconds * 1e12) + w.fabric.fixed_fetch_ticks

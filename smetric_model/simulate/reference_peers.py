@@ -41,7 +41,8 @@ class Peers:
         source, hit = self.best(index, request)
         if hit <= known:
             return 0
-        fetched = cluster.usable(hit, int(cluster.inputs.requests.prompt_tokens[request])) - local
+        prompt = int(cluster.inputs.requests.prompt_tokens[request]) + cluster.made[request]
+        fetched = cluster.usable(hit, prompt) - local
         if fetched <= 0 or not self.start(index, source, request, local, fetched, now):
             return 0
         blocks = self.whole_nodes(request, hit)
@@ -81,7 +82,8 @@ class Peers:
             recompute = prefill_ticks(inputs.model, fetched, local, engine.token_budget)
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
-        cluster.out.fetch_start[request] = now
+        if cluster.out.first_token[request] < 0:
+            cluster.out.fetch_start[request] = now
         if direct:
             cluster.legs[request] = 0
             cluster.due[request] = now + math.ceil(seconds * TICKS_PER_S) + fabric.fixed_fetch_ticks

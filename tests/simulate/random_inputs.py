@@ -100,7 +100,7 @@ def random_inputs(seed: int) -> Inputs:
     if preempt and extra.random() < 0.7:  # all of them meet in one pool
         instances = prefill = 1
     fabric_nodes = -(-instances // per_node)
-    size = np.arange(longest // engine_block + 2, dtype=float)
+    size = np.arange(max(longest, pool) // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
