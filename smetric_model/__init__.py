@@ -18,6 +18,7 @@ _HOMES: dict[str, str] = {
     "plan": "smetric_model.planning",
     "predict": "smetric_model.analytic.predict",
     "simulate": "smetric_model.simulate",
+    "tune": "smetric_model.tuning",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate
+    from smetric_model.tuning import tune as tune
     from smetric_model.workload.trace import load_trace as load_trace
 
 

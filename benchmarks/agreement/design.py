@@ -1,11 +1,14 @@
 """Scenarios on which the closed form is judged against the simulator.
 
 Two Latin hypercubes of 200 points each, one for development, one held out.  Everything follows
-from the seed of the half, but the rates, paces and warm-ups: they follow from the closed form as
-it was when ``development.csv`` and ``held-out.csv`` were written, and stand there, so that the
-scenarios stay the same while the closed form is improved.
+from the seed of the half, but the rates, paces and warm-ups: they follow from the closed form and
+the simulator as they were when ``development.csv`` and ``held-out.csv`` were written, and stand
+there, so that the scenarios stay the same while the closed form is improved.
 
 ``python benchmarks/agreement/design.py HALF`` writes a half's file anew.
+
+The pace at which traces are recorded is that of a pilot simulation, so that as many sessions are
+under way at the start as the cluster will hold.
 
 Rates are shares of the *capacity*: the rate at which the closed form's engines saturate, with
 perfect placement and the scenario's tiers (``Prediction.stability_rps``), or its NICs, if they
@@ -34,6 +37,7 @@ from smetric_model.analytic.predict import Prediction
 from smetric_model.analytic.step_model import step_model
 from smetric_model.errors import UnstableError
 from smetric_model.scenario import Scenario
+from smetric_model.simulate import simulate
 from smetric_model.workload.synthesis import WorkloadParameters, generate, preset_parameters
 from smetric_model.workload.synthesis_distributions import LogNormal, scaled
 from smetric_model.workload.trace import Trace
@@ -64,8 +68,12 @@ PRESET = "bailian-trace-1-medium"
 
 #: requests that a window should hold, and its bounds [s]
 REQUESTS, LEAST_WINDOW_S, MOST_WINDOW_S = 20_000, 600.0, 14_400.0
-#: warm-up: this many times the reach of the tiers, within bounds [s]
-REACHES, LEAST_WARMUP_S, MOST_WARMUP_S = 1.2, 900.0, 5_400.0
+#: warm-up: this many times the reach of the tiers, at most so long [s]
+REACHES, MOST_WARMUP_S = 1.2, 5_400.0
+#: … and at least so long below a load, and above it, where the backlog of cold caches lasts [s]
+HIGH_LOAD, LEAST_WARMUP_S, LEAST_WARMUP_HIGH_S = 0.75, 1_500.0, 2_700.0
+#: the pilot simulation: seed, requests, bounds of its window and its warm-up [s]
+PILOT_SEED, PILOT_REQUESTS, PILOT_WINDOW_S, PILOT_WARMUP_S = 99_991, 8_000, (900, 7_200), 900.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,7 @@ class Point:
     ``overload`` is the policy's own parameter of that name (SMetric: a multiple of the mean load;
     bounded hash: likewise).  ``tier_ratio`` is the global tier ÷ all local tiers together.
     ``base_s``, ``per_new_token_s`` and ``per_output_token_s`` are the pace at which the trace is
-    recorded: that of the closed form at this rate, so that as many sessions are under way at the
-    start as the cluster will hold.
+    recorded.
     """
 
     number: int
@@ -107,6 +114,7 @@ class Point:
     per_output_token_s: float = math.nan
     warmup_s: float = math.nan
     window_s: float = math.nan
+    nic_bytes_per_s: float = 25e9
 
     @property
     def stratum(self) -> str:
@@ -183,6 +191,7 @@ class Point:
             cluster={
                 **pools,
                 "nics_per_node": self.nics_per_node,
+                "nic_bytes_per_s": self.nic_bytes_per_s,
                 "dram_bytes_per_node": max(1280e9, tier),
             },
             global_tier={"bytes_per_node": tier},
@@ -361,13 +370,40 @@ def completed(point: Point) -> Point:
         )
         reach = max(hits.local_retention_s, hits.global_retention_s)
         trace = point.trace(1, length_s=min(max(12_000 / rate, 1_800.0), 28_800.0))
-    warmup = min(max(REACHES * reach, LEAST_WARMUP_S), MOST_WARMUP_S)
+    least = LEAST_WARMUP_S if point.load < HIGH_LOAD else LEAST_WARMUP_HIGH_S
+    warmup = min(max(REACHES * reach, least), MOST_WARMUP_S)
     window = min(max(REQUESTS / rate, LEAST_WINDOW_S), MOST_WINDOW_S)
     return replace(point, warmup_s=60.0 * round(warmup / 60), window_s=60.0 * round(window / 60))
 
 
-def load(half: Half) -> list[Point]:
-    """Read a half's points from its file."""
+def paced(point: Point) -> Point:
+    """Return a point with the pace of a pilot simulation."""
+    window = min(max(PILOT_REQUESTS / point.rate_rps, PILOT_WINDOW_S[0]), PILOT_WINDOW_S[1])
+    pilot = replace(point, warmup_s=PILOT_WARMUP_S, window_s=window)
+    trace = pilot.trace(PILOT_SEED)
+    outcome = simulate(pilot.scenario(PILOT_SEED), trace)
+    if not outcome["valid"]:
+        return point
+    table = outcome.requests
+    assert table is not None
+    steps = float((table["output_tokens"] - 1).clip(lower=0).sum())
+    per_output = float((table["e2e_s"] - table["ttft_s"]).sum()) / steps
+    output = float(np.maximum(trace.column("output_tokens"), 1).mean())
+    recorded = float(trace.column("e2e_s").mean())
+    rest = recorded - point.base_s - point.per_output_token_s * output
+    base = float(table["e2e_s"].mean()) - rest - per_output * output
+    return replace(point, base_s=_rounded(max(base, 0.02)), per_output_token_s=_rounded(per_output))
+
+
+def save(name: str, points: list[Point]) -> None:
+    """Write points to a file."""
+    names = [field.name for field in fields(Point)]
+    table = pd.DataFrame([[getattr(p, n) for n in names] for p in points], columns=names)
+    table.to_csv(HERE / f"{name}.csv", index=False)
+
+
+def load(half: str) -> list[Point]:
+    """Read points from a file: those of a half, or others of this form."""
     table = pd.read_csv(HERE / f"{half}.csv", keep_default_na=False)
     kinds = {field.name: field.type for field in fields(Point)}
     cast = {"int": int, "float": float, "str": str}
@@ -386,11 +422,9 @@ def main(halves: list[str]) -> int:
             continue
         points = []
         for point in drawn(half):
-            points.append(completed(point))
+            points.append(paced(completed(point)))
             print(f"{half} {point.number + 1}/{SCENARIOS}", file=sys.stderr, flush=True)
-        names = [field.name for field in fields(Point)]
-        table = pd.DataFrame([[getattr(p, n) for n in names] for p in points], columns=names)
-        table.to_csv(HERE / f"{half}.csv", index=False)
+        save(half, points)
     return 0
 
 

@@ -41,6 +41,7 @@ SCENARIO_REQUESTS = 250_000
 FIRST_SEED = {"development": 0, "held-out": 1_000}
 VERBS = ("simulate", "predict")
 Row = dict[str, Any]
+Task = tuple[design.Point, int, dict[str, Row | None], str]
 
 
 def seeds_of(point: design.Point, half: str, most: int = SEEDS) -> list[int]:
@@ -108,7 +109,7 @@ def _growth(outcome: Outcome) -> float:
     return float(np.nanmean(third[2]) / np.nanmean(third[0]))
 
 
-def evaluate(task: tuple[design.Point, int, dict[str, Row | None], str]) -> list[Row]:
+def evaluate(task: Task) -> list[Row]:
     """Return the rows of a scenario and seed that are missing."""
     point, seed, known, digest = task
     from smetric_model.analytic.predict import predict
@@ -135,7 +136,7 @@ def evaluate(task: tuple[design.Point, int, dict[str, Row | None], str]) -> list
         rows.append(simulated)
     if known["predict"] is None:
         row = {**key, "verb": "predict", "sources": digest}
-        if simulated["status"] == "done":
+        if simulated.get("status") == "done":
             rate = simulated["arrival_rate_rps"]
             asked = scenario.replace(**{"workload.rate_rps": rate})
             row |= _timed(lambda: predict(asked, trace=trace))
@@ -147,7 +148,7 @@ def evaluate(task: tuple[design.Point, int, dict[str, Row | None], str]) -> list
 
 def _tasks(
     points: list[design.Point], half: str, rows: list[Row], digest: str, again: set[str], most: int
-) -> Iterator[tuple[design.Point, int, dict[str, Row | None], str]]:
+) -> Iterator[Task]:
     found = {(r["number"], r["seed"], r["verb"]): r for r in rows}
     for point in points:
         for seed in seeds_of(point, half, most):
@@ -164,6 +165,13 @@ def _tasks(
                 yield point, seed, known, digest
 
 
+def _without_others(task: Task, verb: str) -> Task:
+    """Return a task in which no row but the verb's is missing."""
+    point, seed, known, digest = task
+    kept = {name: known[name] or ({} if name != verb else None) for name in VERBS}
+    return point, seed, kept, digest
+
+
 def _quiet() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -175,6 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many a scenario")
     parser.add_argument("--scenarios", help="numbers, such as 0-9,17; default: all")
+    parser.add_argument("--only", choices=VERBS, help="leave the other verb out")
     parser.add_argument("--again", action="append", choices=VERBS, default=[])
     options = parser.parse_args(arguments)
     if options.jobs < 1 or options.seeds < 1:
@@ -195,6 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
     tasks = list(
         _tasks(points, options.half, read_rows(path), digest, set(options.again), options.seeds)
     )
+    if options.only:
+        tasks = [_without_others(task, options.only) for task in tasks]
+        tasks = [task for task in tasks if task[2][options.only] is None]
     if not tasks:
         print("nothing to do", file=sys.stderr)
         return 0

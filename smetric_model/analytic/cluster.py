@@ -110,6 +110,10 @@ class ClusterState:
         ÷ prompt tokens.
     total_tokens : ndarray
         Mean reused tokens of each request of the sample [tokens].
+    stay_rule : StayRule
+        How the tiers saw the policy.
+    pace : Pace
+        How long requests take.
     rounds : int
         Evaluations until the fixed point.
     notes : tuple of str
@@ -128,6 +132,8 @@ class ClusterState:
     local_ratio: float
     global_ratio: float
     total_tokens: FloatArray
+    stay_rule: StayRule
+    pace: Pace
     rounds: int
     notes: tuple[str, ...]
 
@@ -494,6 +500,8 @@ class ColocatedCluster:
             local_ratio=float(found.mean()) / prompt,
             global_ratio=float(potential.mean()) * made / prompt,
             total_tokens=found + potential * made,
+            stay_rule=guess.rule,
+            pace=guess.pace,
             rounds=rounds,
             notes=tuple(dict.fromkeys((*notes, *routed.notes))),
         )

@@ -50,6 +50,7 @@ __all__ = [
     "recompute_delay_s",
     "service_line",
     "shared_link_delay_s",
+    "transfer_time_s",
 ]
 
 #: OVERLOAD* is not set below this
@@ -365,24 +366,68 @@ def recompute_delay_s(work_s: ArrayLike, line: ServiceLine) -> NDArray[np.float6
     return np.asarray(work * max(line.mean_load * line.sojourn_s / line.base_s, 1.0))
 
 
-def shared_link_delay_s(alone_s: ArrayLike, utilisation: ArrayLike) -> NDArray[np.float64]:
-    r"""Return what a transfer delays the others on a link that all share equally.
-
-    With utilisation ρ a link of processor sharing holds :math:`ρ/(1-ρ)` transfers; one more of
-    duration x alone adds :math:`x/(1-ρ)^2` transfer-seconds, of which :math:`x/(1-ρ)` are its own.
+def transfer_time_s(alone_s: ArrayLike, utilisation: ArrayLike, streams: int = 1) -> Any:
+    r"""Return how long a transfer takes on links that all share, by Erlang's C.
 
     Parameters
     ----------
     alone_s : array_like of float
-        x: duration on an idle link [s].
+        x: duration on idle links [s].
     utilisation : array_like of float
-        ρ of the link, below 1.
+        ρ of the links, below 1.
+    streams : int, default 1
+        c: transfers that run at full speed side by side.
 
     Returns
     -------
-    ndarray
-        :math:`x ρ/(1-ρ)^2` [transfer-seconds]; ``inf`` from ρ = 1 on.
+    float or ndarray
+        :math:`x\,(1 + C(c, cρ)/(c(1-ρ)))`, for one stream :math:`x/(1-ρ)`; ``inf`` from ρ = 1 on.
     """
     x, rho = np.asarray(alone_s, dtype=float), np.asarray(utilisation, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(rho < 1, x * rho / (1 - rho) ** 2, np.where(x > 0, np.inf, 0.0))
+        stretch = 1.0 + _erlang_c(streams, rho) / (streams * (1.0 - rho))
+        result = np.where(rho < 1, x * stretch, np.where(x > 0, np.inf, 0.0))
+    return result if result.ndim else float(result)
+
+
+def shared_link_delay_s(alone_s: ArrayLike, utilisation: ArrayLike, streams: int = 1) -> Any:
+    r"""Return what a transfer delays the others on links that all share equally.
+
+    Links of c streams at utilisation ρ hold :math:`N(ρ) = cρ + C(c, cρ)\,ρ/(1-ρ)` transfers.  One
+    more of duration x adds :math:`x\,N'(ρ)/c` transfer-seconds; what is not its own is others'.
+    For one stream that is :math:`x ρ/(1-ρ)^2`.
+
+    Parameters
+    ----------
+    alone_s : array_like of float
+        x: duration on idle links [s].
+    utilisation : array_like of float
+        ρ of the links, below 1.
+    streams : int, default 1
+        c: transfers that run at full speed side by side.
+
+    Returns
+    -------
+    float or ndarray
+        Transfer-seconds; ``inf`` from ρ = 1 on.
+    """
+    x, rho = np.asarray(alone_s, dtype=float), np.asarray(utilisation, dtype=float)
+    step = 1e-4 * np.maximum(1.0 - rho, 0.0)
+
+    def number(load: Any) -> Any:
+        return streams * load + _erlang_c(streams, load) * load / (1.0 - load)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = (number(rho + step) - number(rho - step)) / (2 * step * streams)
+        others = np.maximum(x * slope - np.asarray(transfer_time_s(x, rho, streams)), 0.0)
+        result = np.where(rho < 1, others, np.where(x > 0, np.inf, 0.0))
+    return result if result.ndim else float(result)
+
+
+def _erlang_c(streams: int, utilisation: Any) -> Any:
+    """Probability that a transfer finds all streams taken (Erlang's C)."""
+    offered = streams * utilisation
+    blocked = np.ones_like(np.asarray(utilisation, dtype=float))
+    for count in range(1, streams + 1):
+        blocked = offered * blocked / (count + offered * blocked)
+    return blocked / (1.0 - utilisation * (1.0 - blocked))

@@ -37,6 +37,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "step-time": ("smetric_model.cli.step_time", "Time of one engine step, by operator group."),
     "synthesise": ("smetric_model.cli.synthesise", "A trace of synthetic agent traffic."),
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),
+    "tune": ("smetric_model.cli.tune", "OVERLOAD and HIT_RATIO for a scenario, and why."),
     "turn": ("smetric_model.cli.turn", "Turn and expected hit of one API request body."),
 }
 

@@ -11,15 +11,24 @@ from __future__ import annotations
 from smetric_model.simulate._arrivals import change_load
 from smetric_model.simulate._caches import account, release_path
 from smetric_model.simulate._jit import part, tables
-from smetric_model.simulate._links import start_pcie, start_transfer
+from smetric_model.simulate._links import (
+    advance_pcie,
+    cancel_flow,
+    end_transfer,
+    schedule_pcie,
+    start_pcie,
+    start_transfer,
+)
 from smetric_model.simulate._state import POOL_FIRST, POOL_LAST, POOL_NEXT
 
 __all__ = [
     "arrive",
     "computing",
     "join_batch",
+    "leave_line",
     "release_decoded",
     "start_transfers",
+    "stop_sending",
     "wait_for_room",
 ]
 
@@ -87,6 +96,7 @@ def start_transfers(p, now):
         if need > s.instance[chosen].free:
             return
         s.count[POOL_FIRST] = s.request[request].next_waiting
+        s.request[request].next_waiting = -1
         first = w.fabric.prefill_instances
         s.count[POOL_NEXT] = (chosen - first + 1) % (w.fabric.instances - first)
         s.instance[chosen].free -= need
@@ -134,6 +144,37 @@ def arrive(p, request, now):
 
 
 @part
+def leave_line(p, request):
+    """Take a request out of those that wait for room."""
+    s, _ = tables(p)
+    before, here = -1, s.count[POOL_FIRST]
+    while here != request:
+        before, here = here, s.request[here].next_waiting
+    after = s.request[request].next_waiting
+    if before < 0:
+        s.count[POOL_FIRST] = after
+    else:
+        s.request[before].next_waiting = after
+    if s.count[POOL_LAST] == request:
+        s.count[POOL_LAST] = before
+    s.request[request].next_waiting = -1
+
+
+@part
+def stop_sending(p, request, now):
+    """Cut off the transfer of a request's KV."""
+    s, w = tables(p)
+    chosen = s.handover[request].decode_instance
+    s.request[request].legs = 0
+    advance_pcie(p, chosen, now)
+    cancel_flow(p, 2 * w.fabric.nodes + chosen, request)
+    schedule_pcie(p, chosen, now)
+    source = s.out[request].instance // w.fabric.instances_per_node
+    if source != chosen // w.fabric.instances_per_node:
+        end_transfer(p, request, now)
+
+
+@part
 def join_batch(p, instance, now):
     """Let the requests that have arrived at an instance take part in the step that begins."""
     s, w = tables(p)
@@ -147,7 +188,9 @@ def join_batch(p, instance, now):
             s.instance[instance].decode_steps + w.requests[request].output_tokens - 1
         )
         s.instance[instance].context += w.requests[request].prompt_tokens + 1
-        request = s.request[request].next_waiting
+        following = s.request[request].next_waiting
+        s.request[request].next_waiting = -1
+        request = following
     s.instance[instance].waiting = -1
 
 

@@ -17,9 +17,16 @@ from smetric_model.simulate._links import (
     schedule_pcie,
 )
 from smetric_model.simulate._peers import release_peer
+from smetric_model.simulate._pools import (
+    leave_line,
+    release_decoded,
+    start_transfers,
+    stop_sending,
+)
 from smetric_model.simulate._preemption import take_out
 from smetric_model.simulate._runs import credit, settle_run
 from smetric_model.simulate._state import (
+    DECODE,
     EXPIRY_END,
     EXPIRY_NEXT,
     FAILED,
@@ -70,16 +77,22 @@ def end_try(p, request, cause, now):
     instance = s.out[request].instance
     stage = s.request[request].stage
     s.count[RELEASED] = -1
-    if not w.signals.scraped or stage != HOST:
+    handed_over = stage == DECODE and w.fabric.prefill_instances < w.fabric.instances
+    sent = handed_over and s.handover[request].transfer_done >= 0
+    if not sent and (not w.signals.scraped or stage != HOST):
         unprefilled = 0.0 if s.out[request].first_token >= 0 else float(s.out[request].charge)
         change_load(p, request, now, -1.0, -unprefilled)
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
     computed = 0
     until = now
+    if sent:
+        instance = s.handover[request].decode_instance
     if stage == HOST:
         s.count[STALE] += 1  # its event is still to come
     elif stage == WAITING:
         _leave_queue(p, instance, request)
+    elif handed_over and s.handover[request].decode_start < 0:
+        _leave_between(p, request, now)
     else:
         settle_run(p, instance, now)
         if s.instance[instance].step_start >= 0:
@@ -95,7 +108,7 @@ def end_try(p, request, cause, now):
     entry = s.count[FAILED]
     s.count[FAILED] += 1
     s.failed[entry].request = request
-    s.failed[entry].instance = instance
+    s.failed[entry].instance = s.out[request].instance
     s.failed[entry].cause = cause
     s.failed[entry].placed = s.out[request].placed
     s.failed[entry].first_step = s.out[request].first_step
@@ -106,6 +119,18 @@ def end_try(p, request, cause, now):
     s.failed[entry].reused_tokens = reused
     s.failed[entry].computed_tokens = computed
     s.failed[entry].generated_tokens = s.request[request].made
+    s.failed[entry].transfer_done = -1
+    s.failed[entry].decode_start = -1
+    s.failed[entry].decode_instance = -1
+    if handed_over:
+        s.failed[entry].transfer_done = s.handover[request].transfer_done
+        s.failed[entry].decode_start = s.handover[request].decode_start
+        s.failed[entry].decode_instance = s.handover[request].decode_instance
+        s.handover[request].transfer_start = -1
+        s.handover[request].transfer_done = -1
+        s.handover[request].decode_start = -1
+        s.handover[request].decode_instance = -1
+        start_transfers(p, now)
     s.out[request].placed = -1
     s.out[request].ready = -1
     s.out[request].admitted = -1
@@ -150,6 +175,29 @@ def _leave_queue(p, instance, request):
 
 
 @part
+def _leave_between(p, request, now):
+    """Take out a prefilled request that does not decode yet: it waits, is sent or has arrived."""
+    s, w = tables(p)
+    prefilled, chosen = s.out[request].instance, s.handover[request].decode_instance
+    sent = s.handover[request].transfer_done >= 0
+    s.request[request].made = 1
+    if chosen < 0:
+        leave_line(p, request)
+    else:
+        if sent:
+            _leave_queue(p, chosen, request)
+        else:
+            stop_sending(p, request, now)
+        s.instance[chosen].coming -= 1
+        release_decoded(p, request, chosen)
+        account(p, chosen, now)
+    if not sent:
+        instances = w.fabric.prefill_instances
+        release_path(p, request, prefilled, instances, w.engine.cache_block_tokens)
+        account(p, prefilled, now)
+
+
+@part
 def _leave_engine(p, instance, request, now):
     """Free a running request's KV; its whole computed blocks stay cached.
 
@@ -188,7 +236,10 @@ def _leave_engine(p, instance, request, now):
             made += 1
             credit(p, s.generated_tokens, instance, now, 1)
         s.request[request].made = made
-    release_path(p, request, instance, instances, block)
+    if instance >= instances:
+        release_decoded(p, request, instance)
+    else:
+        release_path(p, request, instance, instances, block)
     account(p, instance, now)
     return computed
 

@@ -236,7 +236,15 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     lost = np.flatnonzero(replay.failed.first_step >= 0)
     start = np.append(start, replay.failed.first_step[lost])
     where = np.append(where, replay.failed.instance[lost])
-    end = np.append(end, replay.failed.until[lost])
+    until = replay.failed.until[lost]
+    if inputs.fabric.prefill_instances < inputs.fabric.instances:
+        prefilled = replay.failed.first_token[lost]
+        until = np.where(prefilled >= 0, prefilled, until)
+        decoded = np.flatnonzero(replay.failed.decode_start >= 0)
+        start = np.append(start, replay.failed.decode_start[decoded])
+        where = np.append(where, replay.failed.decode_instance[decoded])
+        until = np.append(until, replay.failed.until[decoded])
+    end = np.append(end, until)
     rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
     covered_ticks(

@@ -143,7 +143,8 @@ class FailedTries(NamedTuple):
     Times are in ticks, −1 where something did not happen.  ``until`` is the end of the engine step
     that was under way.  Tokens are those processed for the try: ``reused_tokens`` and
     ``computed_tokens`` of the prompt, ``generated_tokens`` of the output; ``charge`` is what the
-    router counted as unprefilled until the first token.
+    router counted as unprefilled until the first token.  ``transfer_done``, ``decode_start`` and
+    ``decode_instance`` as in :class:`Replay`, with disaggregated serving.
     """
 
     request: IntArray
@@ -158,6 +159,9 @@ class FailedTries(NamedTuple):
     reused_tokens: IntArray
     computed_tokens: IntArray
     generated_tokens: IntArray
+    transfer_done: IntArray
+    decode_start: IntArray
+    decode_instance: IntArray
 
     @classmethod
     def none(cls) -> FailedTries:

@@ -86,12 +86,6 @@ def check_simulated(scenario: Scenario) -> None:
     """
     refused = (
         (
-            "client.timeout_s with disaggregated serving",
-            scenario.client.timeout_s,
-            math.isinf(scenario.client.timeout_s) or scenario.cluster.serving == "colocated",
-            "inf (no client gives up)",
-        ),
-        (
             "engine.kv_admission with disaggregated serving",
             scenario.engine.kv_admission,
             scenario.engine.kv_admission == "reserve" or scenario.cluster.serving == "colocated",

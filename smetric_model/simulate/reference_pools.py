@@ -130,6 +130,49 @@ class DecodePool:
             instance.decoding.append(request)
         instance.waiting.clear()
 
+    def drop(self, request: int, now: int) -> tuple[int, int, int]:
+        """Take out a prefilled request whose client has given up.
+
+        Returns the instance that it leaves, the end of the step under way for it, and the output
+        tokens made.
+        """
+        cluster, out = self.cluster, self.cluster.out
+        prefilled, chosen = int(out.instance[request]), int(out.decode_instance[request])
+        sent = out.transfer_done[request] >= 0
+        made, until = 1, now
+        if chosen < 0:
+            self.waiting.remove(request)
+        else:
+            instance = cluster.instances[chosen]
+            if request in instance.decoding:
+                instance.decoding.remove(request)
+                made = cluster.made[request]
+                if instance.step_start >= 0:
+                    made, until = made + 1, instance.step_end
+                    cluster.credit(out.generated_tokens, chosen, now, 1)
+            elif sent:
+                instance.waiting.remove(request)
+            else:
+                self.coming[chosen] -= 1
+                self.stop_sending(request, prefilled, chosen, now)
+            self.release(chosen, request)
+            cluster.account(chosen, now)
+        if not sent:
+            cache = cluster.instances[prefilled].cache
+            cache.release(cluster.path(request), cluster.private[request])
+            cluster.account(prefilled, now)
+        return (chosen if sent else prefilled), until, made
+
+    def stop_sending(self, request: int, prefilled: int, chosen: int, now: int) -> None:
+        """Cut off the transfer of a request's KV."""
+        cluster = self.cluster
+        cluster.legs[request] = 0
+        cluster.advance_pcie(chosen, now)
+        cluster.instances[chosen].pcie.cancel(request)
+        cluster.schedule_pcie(chosen, now)
+        if cluster.node(prefilled) != cluster.node(chosen):
+            cluster.end_transfer(request, now)
+
     def release(self, index: int, request: int) -> None:
         """Free the KV of a complete request."""
         self.cluster.instances[index].cache.free += self.need(request)

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smetric_model.simulate.inputs import FailedTries
+from smetric_model.simulate.inputs import HANDOVER, FailedTries
 
 if TYPE_CHECKING:
     from smetric_model.simulate.reference import Cluster
 
 __all__ = ["TryLog", "end_try"]
+
+#: what a try that came to nothing tells of the decode pool
+_SENT = ("transfer_done", "decode_start", "decode_instance")
 
 
 class TryLog:
@@ -40,9 +43,12 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
     cluster.released = -1  # from which instance it was fetching
     index = int(out.instance[request])
     first_token = int(out.first_token[request])
-    if not cluster.inputs.signals.scraped or out.ready[request] >= 0:
+    handed_over = cluster.pool.exists and first_token >= 0
+    sent = handed_over and out.transfer_done[request] >= 0  # then the router has released it
+    if not sent and (not cluster.inputs.signals.scraped or out.ready[request] >= 0):
         unprefilled = int(out.charge[request]) if first_token < 0 else 0
         cluster.change_load(request, now, -1, -unprefilled)
+    where = index
     in_queue = request in cluster.instances[index].waiting
     in_engine = out.admitted[request] >= 0 and not in_queue
     reused = int(out.local_tokens[request] + out.fetched_tokens[request])
@@ -50,6 +56,8 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
     until = now
     if in_queue:
         cluster.instances[index].waiting.remove(request)
+    elif handed_over:
+        where, until, generated = cluster.pool.drop(request, now)
     elif in_engine:
         instance = cluster.instances[index]
         until = instance.step_end if instance.step_start >= 0 else now
@@ -76,8 +84,13 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
             reused,
             computed,
             generated,
+            *(int(getattr(out, name)[request]) if handed_over else -1 for name in _SENT),
         )
     )
+    if handed_over:
+        for name in HANDOVER:
+            getattr(out, name)[request] = -1
+        cluster.pool.start_transfers(now)
     log.current[request] = -1
     for name in ("placed", "ready", "admitted", "fetch_start", "fetch_done"):
         getattr(out, name)[request] = -1
@@ -95,8 +108,8 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         cluster.future.passed.add(request)
         cluster.session_over(request)
         cluster.next_turn(request, now)
-    if (in_queue or in_engine) and cluster.instances[index].step_start < 0:
-        cluster.begin_step(index, now)
+    if (in_queue or in_engine) and cluster.instances[where].step_start < 0:
+        cluster.begin_step(where, now)
     cluster.peers.wake(cluster.released, now)
 
 

@@ -269,11 +269,13 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
     everyone = np.ones(rows.size, np.bool_)
     stays = [(start, end, where, everyone)]
     if is_disaggregated(inputs):
-        sent = replay.transfer_done[rows]
+        answered = rows.size - lost.request.size
+        sent = np.append(replay.transfer_done[rows[:answered]], lost.transfer_done)
+        target = np.append(replay.decode_instance[rows[:answered]], lost.decode_instance)
         there = sent >= 0
         stays = [
             (start, np.where(there, sent, end), where, everyone),
-            (sent[there], end[there], replay.decode_instance[rows[there]], there),
+            (sent[there], end[there], target[there], there),
         ]
     result = {}
     for name, intervals, weight in (

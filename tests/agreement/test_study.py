@@ -150,3 +150,15 @@ def test_simulations_that_drift_are_counted_apart(modules: Any) -> None:
     assert report.no_steady_state([row | {"growth": 3.0}])
     assert report.no_steady_state([row | {"valid": False}])
     assert not report.no_steady_state([row, row, row | {"growth": 3.0}])
+
+
+def test_one_verb_alone_leaves_the_other_out(modules: Any) -> None:
+    design, run, _ = modules
+    point = design.load("development")[0]
+    both: dict[str, Any] = {"simulate": None, "predict": None}
+    _, _, known, _ = run._without_others((point, 0, both, "now"), "simulate")
+    assert known["simulate"] is None
+    assert known["predict"] is not None
+    row = {"status": "done"}
+    _, _, known, _ = run._without_others((point, 0, {**both, "simulate": row}, "now"), "simulate")
+    assert known["simulate"] == row

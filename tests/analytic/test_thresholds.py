@@ -20,6 +20,7 @@ from smetric_model.analytic.thresholds import (
     recompute_delay_s,
     service_line,
     shared_link_delay_s,
+    transfer_time_s,
 )
 from smetric_model.errors import SpecError
 
@@ -140,11 +141,20 @@ def test_recomputation_delays_as_the_derivative_of_the_mean_load() -> None:
 
 @given(st.floats(0.01, 0.9), st.floats(0.01, 3))
 def test_link_delay_is_the_derivative_of_the_number_in_transfer(load: float, alone: float) -> None:
-    step = 1e-7
-    more = (load + step) / (1 - load - step) - load / (1 - load)
-    own = alone / (1 - load)
-    assert shared_link_delay_s(alone, load) + own == pytest.approx(more / step * alone, rel=1e-3)
-    assert shared_link_delay_s(alone, 1.0) == np.inf
+    own = transfer_time_s(alone, load)
+    assert own == pytest.approx(alone / (1 - load))
+    assert shared_link_delay_s(alone, load) == pytest.approx(
+        alone * load / (1 - load) ** 2, rel=2e-3, abs=1e-9
+    )
+    # more streams: less of either
+    assert transfer_time_s(alone, load, 4) <= own
+    assert shared_link_delay_s(alone, load, 4) <= shared_link_delay_s(alone, load) + 1e-9
+    assert shared_link_delay_s(alone, 1.0) == transfer_time_s(alone, 1.2) == np.inf
+
+
+def test_transfer_time_is_erlangs() -> None:
+    # M/M/10 at 8 erlangs: P(wait) .409180
+    assert transfer_time_s(1.0, 0.8, 10) == pytest.approx(1 + 0.409180 / 2, rel=1e-5)
 
 
 def test_social_cost_is_never_below_the_private_one() -> None:

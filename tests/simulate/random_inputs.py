@@ -106,7 +106,6 @@ def random_inputs(seed: int) -> Inputs:
     policy = rng.choice(list(POLICIES))
     settings = {"block_tokens": block} if hasattr(POLICIES[policy], "block_tokens") else {}
     timeout = float(extra.choice([-1.0, -1.0, -1.0, 0.005, 0.03, 0.1, 0.5, 5.0]))
-    timeout = timeout if prefill == instances else -1.0
     clients = Clients(
         timeout_ticks=-1 if timeout < 0 else to_ticks(timeout),
         retries=int(extra.choice([0, 1, 3])),

@@ -17,6 +17,7 @@ from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
 from smetric_model.simulate import engine, reference, simulate, simulate_in_detail
 from smetric_model.simulate.checks import replay_violations
+from smetric_model.simulate.inputs import Clients
 from smetric_model.simulate.tables import inflight_bins, nic_utilisations
 
 MS = 10**9
@@ -186,6 +187,61 @@ def test_routers_balance_unprefilled_tokens_or_requests(run):
     assert run(tokens).instance.tolist() == [0, 1, 1, 1]
 
 
+# --- clients that give up -------------------------------------------------------------------------
+
+
+def impatient(inputs, timeout_ms, retries=0):
+    patience = Clients(timeout_ticks=timeout_ms * MS, retries=retries, backoff_ticks=0)
+    return dataclasses.replace(inputs, clients=patience)
+
+
+@BOTH
+def test_who_gives_up_while_kv_is_sent_frees_it_on_both_sides(run):
+    """Room for one request on either side; sending takes 20 ms, patience ends after 15."""
+    settings = {"pool_tokens": 200, "block_tokens": 8, "fabric": {"block_bytes": 54e6}}
+    replay = run(impatient(pools(1, 1, [0.0, 0.010], 160, 33, STEP, **settings), 15))
+    assert replay.gave_up.tolist() == [15 * MS, 25 * MS]
+    assert replay.failed.first_token.tolist() == [1 * MS, 16 * MS]  # the second enters at 15 ms
+    assert replay.failed.decode_instance.tolist() == [1, 1]
+    assert replay.failed.transfer_done.tolist() == [-1, -1]
+    assert replay.failed.generated_tokens.tolist() == [1, 1]
+    assert replay.pcie_bytes[1] == pytest.approx(23e-3 * 54e9)  # 14 ms of one, 9 of the other
+    assert (replay.transfer_start == -1).all()
+
+
+@BOTH
+def test_a_transfer_that_is_given_up_leaves_its_link_to_others(run):
+    # the first would take 100 ms and is given up after 20; the second shares its link for 4 ms,
+    # in which it gets 2 of its 10, and is alone then
+    fast = {"transfer_work_busy": np.arange(10_000.0) * 2.5e6}
+    inputs = pools(2, 1, [0.0, 0.015], [16_000, 1600], 2, STEP, per_node=1, fabric=fast)
+    inputs = dataclasses.replace(inputs, engine=inputs.engine._replace(token_budget=16_000))
+    replay = run(impatient(inputs, 20))
+    assert replay.gave_up.tolist() == [20 * MS, -1]
+    assert abs(replay.transfer_done[1] - 28 * MS) <= 1
+    assert replay.done[1] == replay.transfer_done[1] + MS
+
+
+@BOTH
+def test_who_gives_up_in_the_decode_pool_makes_room_for_the_next(run):
+    """The retry is prefilled again, from its cached prefix, and waits behind the other."""
+    path = [list(range(10)), list(range(100, 110))]
+    settings = {"pool_tokens": 400, "fabric": {"block_bytes": 1.0}}
+    inputs = pools(1, 1, [0.0, 0.020], 170, [200, 15], STEP, path, **settings)
+    replay = run(impatient(inputs, 50, retries=1))
+    failed = replay.failed
+    assert failed.request.tolist() == [0, 0]
+    assert failed.end.tolist() == [50 * MS, 100 * MS]
+    assert failed.reused_tokens.tolist() == [0, 160]
+    # room for one of them; the step under way at 50 ms goes on
+    assert replay.transfer_start[1] == 50 * MS
+    assert replay.done[1] == replay.decode_start[1] + 14 * MS
+    assert replay.done[1] < failed.decode_start[1] < replay.done[1] + MS
+    # a token a millisecond, and the one of the step under way
+    decoding = failed.until - failed.decode_start
+    np.testing.assert_array_equal(failed.generated_tokens, 1 + decoding // MS)
+
+
 # --- laws of queues -------------------------------------------------------------------------------
 
 
@@ -240,9 +296,10 @@ def test_a_decode_pool_of_equal_steps_is_m_m_c():
 
 def test_random_clusters_wait_and_send_in_every_way():
     """What the comparison with the reference runs over includes every path of the code."""
-    seen = dict.fromkeys(("pools", "waits", "local", "remote", "together"), 0)
+    ways = ("pools", "waits", "local", "remote", "together", "drop_wait", "drop_sent", "drop_run")
+    seen = dict.fromkeys(ways, 0)
     policies = set()
-    for seed in range(250):
+    for seed in range(400):
         inputs = random_inputs(seed)
         fabric = inputs.fabric
         if fabric.prefill_instances == fabric.instances:
@@ -261,7 +318,12 @@ def test_random_clusters_wait_and_send_in_every_way():
         away = (source != target) & (done >= 0)
         order = np.argsort(start[away])
         seen["together"] += int((start[away][order][1:] < done[away][order][:-1]).sum())
-    assert all(count > 20 for count in seen.values()), seen
+        lost = replay.failed
+        prefilled, chosen = lost.first_token >= 0, lost.decode_instance >= 0
+        seen["drop_wait"] += int((prefilled & ~chosen).sum())
+        seen["drop_sent"] += int((chosen & (lost.decode_start < 0)).sum())
+        seen["drop_run"] += int((lost.decode_start >= 0).sum())
+    assert all(count > 5 for count in seen.values()), seen
     assert len({name for name, _ in policies}) == len(POLICIES)
 
 
@@ -382,6 +444,13 @@ def test_a_network_too_slow_for_the_kv_is_named_as_what_binds():
     assert outcome["binding_resource"] == "decode_nic_in"
     assert outcome.number("decode_nic_in_utilisation_ratio") > 0.95
     assert outcome.number("nic_in_utilisation_ratio") < 0.6  # of three nodes
+
+
+def test_clients_may_give_up_in_either_pool():
+    key = {"client.timeout_s": 10.0, "client.retries": 1, "cluster.decode_instances": 1}
+    outcome = simulate(busy_pools(**key, **{"cluster.instances": None}), check=True)
+    assert outcome.number("timed_out_ratio") > 0
+    assert outcome.number("retries") > 0
 
 
 def test_what_is_not_simulated_with_pools_is_still_refused(small_trace):

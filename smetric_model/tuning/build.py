@@ -1,0 +1,310 @@
+"""``tune``: from a scenario to its thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from smetric_model.analytic.cluster import ColocatedCluster
+from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
+from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_of
+from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
+from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.tuning.results import Needs, Tuning
+from smetric_model.tuning.search import (
+    HIT_RATIOS,
+    OVERLOADS,
+    GridPoint,
+    fewest,
+    largest,
+    loss_outside_slo,
+    plateau,
+    sweep,
+    within_slo_tps,
+)
+from smetric_model.tuning.situation import Situation, situation_of
+from smetric_model.tuning.words import advice
+
+if TYPE_CHECKING:
+    from smetric_model.scenario import Scenario
+    from smetric_model.workload.trace import Trace
+
+__all__ = ["closed_form", "needs_of", "tune"]
+
+_ROUNDS = 5
+_SETTLED = 0.02
+_LARGEST_OVERLOAD = 64.0  # the closed form's fixed point does not go on above
+_ABUNDANT = 1e15  # bytes, bytes/s: as good as without limit
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+def servable_rps(scenario: Scenario, demand: Demand) -> float:
+    """Return the servable requests per second that a scenario asks for [requests/s].
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question.
+    demand : Demand
+        Its workload.
+
+    Raises
+    ------
+    SpecError
+        If the rate is the trace's, and its sessions share no clock.
+    """
+    rate = scenario.workload.rate_rps
+    if rate != "trace":
+        return float(rate) * (1 - demand.unservable_ratio)
+    own = cluster_demand(scenario, with_sessions(demand)).rate_rps
+    if not math.isfinite(own):
+        raise SpecError(
+            f"workload.rate_rps = 'trace': the sessions of {demand.source} share no clock;"
+            " give a number"
+        )
+    return float(own)
+
+
+def closed_form(
+    scenario: Scenario, demand: Demand, overload: float = 2.0, hit_ratio: float = 0.5
+) -> Situation:
+    """Return what the thresholds weigh at the closed form's own social optimum.
+
+    OVERLOAD* depends on the loads, and they on OVERLOAD: a fixed point, damped in the logarithm.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its policy is replaced by SMetric.
+    demand : Demand
+        Its workload.
+    overload, hit_ratio : float
+        Where to start.
+
+    Returns
+    -------
+    Situation
+
+    Raises
+    ------
+    UnstableError
+        If there is no steady state at the start.
+    SpecError
+        If the scenario asks for what is not modelled.
+    """
+    rate = servable_rps(scenario, demand)
+    demand = with_sessions(demand)
+
+    def at(over: float, hit: float) -> Situation:
+        asked = scenario.replace(
+            **{
+                "router.policy": "smetric",
+                "router.overload": over,
+                "router.hit_ratio": hit,
+            }
+        )
+        cluster = ColocatedCluster(asked, demand)
+        return situation_of(cluster, cluster.at(rate))
+
+    found = at(overload, hit_ratio)
+    for _ in range(_ROUNDS):
+        over = min(max(found.social_overload, LEAST_OVERLOAD), _LARGEST_OVERLOAD)
+        new = math.sqrt(overload * over), 0.5 * (hit_ratio + found.social_hit_ratio)
+        settled = abs(math.log(new[0] / overload)) < _SETTLED and abs(new[1] - hit_ratio) < _SETTLED
+        if settled:
+            break
+        try:
+            found = at(*new)
+        except (UnstableError, SolveError):
+            break  # beyond the edge of stability: what was found before it stands
+        overload, hit_ratio = new
+    return found
+
+
+def tune(
+    scenario: Scenario,
+    trace: Trace | None = None,
+    *,
+    loss: float | None = 0.05,
+    overloads: Sequence[float] = OVERLOADS,
+    hit_ratios: Sequence[float] = HIT_RATIOS,
+    demand: Demand | None = None,
+    progress: Callable[[str], None] = _silent,
+) -> Tuning:
+    """Choose OVERLOAD and HIT_RATIO for a scenario, and say why.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question; its policy is taken as SMetric, its thresholds do not matter.
+    trace : Trace, optional
+        The workload, if it is at hand; else it is loaded.
+    loss : float or None, default 0.05
+        Share that may be lost in the inverse questions (:class:`Needs`); None: they are not asked.
+    overloads, hit_ratios : sequence of float
+        Thresholds that are tried.
+    demand : Demand, optional
+        What the workload asks for, if it is at hand.
+    progress : callable, optional
+        Told what is being worked out.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    SpecError
+        If the scenario asks for what is not modelled, or an argument is not allowed.
+    UnstableError
+        If the cluster has no steady state at this rate under SMetric.
+    """
+    if not overloads or not hit_ratios:
+        raise SpecError("overloads and hit_ratios: one value each is needed at least")
+    if loss is not None and not 0 < loss < 1:
+        raise SpecError(f"loss = {loss}: a share between 0 and 1 is needed")
+    progress("reading the workload")
+    if demand is None:
+        demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
+    demand = with_sessions(demand)
+    rate = servable_rps(scenario, demand)
+    progress("closed form")
+    situation = closed_form(scenario, demand)
+    grid = sweep(scenario, demand, overloads, hit_ratios, progress)
+    result = Tuning(
+        scenario_id=scenario.scenario_id,
+        name=scenario.name,
+        rate_rps=rate,
+        overload=math.nan,
+        hit_ratio=math.nan,
+        matters=False,
+        social_overload=situation.social_overload,
+        social_hit_ratio=situation.social_hit_ratio,
+        private_overload=situation.private_overload,
+        private_hit_ratio=situation.private_hit_ratio,
+        hit_weight=math.nan,
+        situation=situation,
+        grid=grid,
+        plateau=plateau(grid),
+    )
+    chosen = _choice(result)
+    weight = matching_hit_weight(
+        chosen.overload,
+        situation.home_hit_share,
+        situation.receiver_load,
+        situation.service.mean_load,
+    )
+    result = replace(
+        result,
+        overload=chosen.overload,
+        hit_ratio=chosen.hit_ratio,
+        matters=result.spread_ratio > result.plateau_ratio,
+        hit_weight=float(weight),
+    )
+    if loss is not None:
+        asked = scenario.replace(
+            **{
+                "router.policy": "smetric",
+                "router.overload": chosen.overload,
+                "router.hit_ratio": chosen.hit_ratio,
+            }
+        )
+        result = replace(result, needs=needs_of(asked, demand, loss, progress))
+    return replace(result, advice=advice(result))
+
+
+def _choice(tuning: Tuning) -> GridPoint:
+    """Of the pairs about as good as the best, the one nearest to the social optimum."""
+    over, hit = tuning.social_overload, tuning.social_hit_ratio
+
+    def distance(point: GridPoint) -> float:
+        ends = [min(max(value, 0.5), 16.0) for value in (point.overload, over)]
+        return abs(math.log(ends[0] / ends[1])) + abs(point.hit_ratio - hit)
+
+    return min(plateau(tuning.grid, tuning.choice_ratio), key=distance)
+
+
+def needs_of(
+    scenario: Scenario,
+    demand: Demand,
+    loss: float,
+    progress: Callable[[str], None] = _silent,
+) -> Needs:
+    """Answer the inverse questions for a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With the router that will be used.
+    demand : Demand
+        Its workload.
+    loss : float
+        Share that may be lost.
+    progress : callable, optional
+        Told what is being worked out.
+
+    Returns
+    -------
+    Needs
+    """
+    rate = servable_rps(scenario, demand) / (1 - demand.unservable_ratio)
+    fixed = scenario.replace(**{"workload.rate_rps": rate})
+    progress("largest rate")
+    most = largest(
+        lambda r: loss_outside_slo(scenario.replace(**{"workload.rate_rps": r}), demand) <= loss,
+        rate,
+    )
+    progress("fewest instances")
+    instances = fewest(
+        lambda n: loss_outside_slo(fixed.replace(**{"cluster.instances": n}), demand) <= loss,
+        scenario.cluster.instances,
+        most=1024 * scenario.cluster.instances,
+    )
+    progress("least global tier")
+    tier = _least_tier(fixed, demand, loss)
+    progress("least link")
+    link = _least_link(fixed, demand, loss)
+    return Needs(loss, most, instances, tier, link)
+
+
+def _least_tier(scenario: Scenario, demand: Demand, loss: float) -> float | None:
+    def good(size: float) -> float:
+        return within_slo_tps(
+            scenario.replace(
+                **{
+                    "global_tier.bytes_per_node": size,
+                    "cluster.dram_bytes_per_node": max(size, scenario.cluster.dram_bytes_per_node),
+                }
+            ),
+            demand,
+        )
+
+    target = (1 - loss) * good(_ABUNDANT)
+    if target <= 0:
+        return None
+    if good(0.0) >= target:
+        return 0.0
+    # sought from above: the largest inverse size that is still enough
+    start = scenario.cluster.dram_bytes_per_node or 1e12
+    most = largest(lambda inverse: good(1 / inverse) >= target, 1 / start)
+    return None if most is None else 1 / most if math.isfinite(most) else 0.0
+
+
+def _least_link(scenario: Scenario, demand: Demand, loss: float) -> float | None:
+    if cluster_of(scenario).nodes == 1:
+        return 0.0
+
+    def good(line: float) -> float:
+        return within_slo_tps(scenario.replace(**{"cluster.nic_bytes_per_s": line}), demand)
+
+    target = (1 - loss) * good(_ABUNDANT)
+    if target <= 0:
+        return None
+    start = scenario.cluster.nic_bytes_per_s
+    most = largest(lambda inverse: good(1 / inverse) >= target, 1 / start)
+    return None if most is None else 1 / most if math.isfinite(most) else 0.0

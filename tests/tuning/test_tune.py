@@ -1,0 +1,202 @@
+"""tune: closed form and sweep agree with the cluster they are read off."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from smetric_model import Scenario, tune
+from smetric_model.analytic.demand import Demand, demand_of
+from smetric_model.errors import SpecError, UnstableError
+from smetric_model.tuning import GridPoint, Situation, closed_form, needs_of
+from smetric_model.tuning.words import advice, needs_words, threshold
+from smetric_model.workload.synthesis import generate, preset_parameters
+from smetric_model.workload.trace import Trace, write_trace
+
+RATE = 1.2
+
+
+@cache
+def trace() -> Trace:
+    return generate(preset_parameters("bailian-trace-1-medium"), rate_rps=RATE, window_s=2400.0)
+
+
+@cache
+def demand() -> Demand:
+    return demand_of(scenario(), trace())
+
+
+def scenario(**changes: Any) -> Scenario:
+    return Scenario(
+        cluster={"instances": 8, "gpus_per_node": 4},
+        global_tier={"bytes_per_node": 400e9},
+        workload={"rate_rps": RATE, "warmup_s": 600.0, "window_s": 1800.0, "start": "cold"},
+    ).replace(**changes)
+
+
+@cache
+def situation(items: tuple[tuple[str, Any], ...] = ()) -> Situation:
+    return closed_form(scenario(**dict(items)), demand())
+
+
+def test_situation_is_consistent() -> None:
+    s = situation()
+    assert 0 <= s.receiver_load <= s.service.mean_load
+    assert 0 < s.moved_tokens <= s.prompt_tokens
+    # what a move fetches and computes again is what home would have hit
+    assert s.fetched_tokens + s.recomputed_tokens == pytest.approx(s.moved_tokens, rel=1e-6)
+    assert s.cost.social_s >= s.cost.private_s > 0
+    assert s.social_overload >= 1.25
+    assert 0 <= s.social_hit_ratio <= 1
+    assert 0 <= s.evicted_ratio <= 1
+    assert 0 <= s.rewritten_ratio <= 1
+
+
+def test_without_a_global_tier_moves_recompute_and_cost_more() -> None:
+    with_tier, without = situation(), situation((("global_tier.bytes_per_node", 0.0),))
+    assert without.cost.fetch_s == without.fetched_tokens == 0
+    assert without.cost.recompute_s > with_tier.cost.recompute_s
+    assert without.cost.social_s > with_tier.cost.social_s
+    assert without.social_balance > with_tier.social_balance
+
+
+def test_balance_falls_with_link_speed() -> None:
+    slow, fast = (
+        situation(
+            (
+                ("cluster.nic_bytes_per_s", speed),
+                ("global_tier.recompute_if_faster", False),
+            )
+        )
+        for speed in (5e9, 50e9)
+    )
+    assert slow.cost.fetch_s > fast.cost.fetch_s
+    assert slow.cost.link_s > fast.cost.link_s
+    assert slow.social_balance > fast.social_balance
+
+
+@cache
+def tuned() -> Any:
+    return tune(
+        scenario(),
+        demand=demand(),
+        loss=None,
+        overloads=(1.0, 2.0, math.inf),
+        hit_ratios=(0.0, 0.5),
+    )
+
+
+def test_advice_is_a_pair_of_the_grid_near_the_best() -> None:
+    result = tuned()
+    assert len(result.grid) == 6
+    values = {(p.overload, p.hit_ratio): p.total_within_slo_tps for p in result.grid}
+    chosen = values[result.overload, result.hit_ratio]
+    assert chosen >= (1 - result.choice_ratio) * max(values.values())
+    assert result.matters == (
+        min(values.values()) < (1 - result.plateau_ratio) * max(values.values())
+    )
+    assert 0 < result.hit_weight <= 1
+    assert result.advice == advice(result)
+    assert result.needs is None
+
+
+def test_prediction_at_a_pair_is_predicts_own() -> None:
+    from smetric_model import predict
+
+    point = next(p for p in tuned().grid if (p.overload, p.hit_ratio) == (2.0, 0.5))
+    asked = scenario(
+        **{"router.policy": "smetric", "router.overload": 2.0, "router.hit_ratio": 0.5}
+    )
+    outcome = predict(asked, demand=demand())
+    assert point.total_within_slo_tps == outcome.number("total_within_slo_tps")
+
+
+def test_words_say_when_nothing_depends_on_the_thresholds() -> None:
+    from dataclasses import replace
+
+    flat = tuple(GridPoint(o, 0.5, 100.0 + o) for o in (1.0, 1.5, 2.0))
+    same = replace(tuned(), grid=flat, plateau=flat, matters=False)
+    assert "do not matter here" in advice(same)[0]
+    steep = tuple(GridPoint(o, 0.5, 100.0 * o) for o in (1.0, 1.5, 2.0))
+    varied = replace(tuned(), grid=steep, plateau=steep[2:], matters=True)
+    assert "loses 50" in advice(varied)[0]
+    none = tuple(GridPoint(o, 0.5, 0.0) for o in (1.0, 2.0))
+    assert "no pair" in advice(replace(tuned(), grid=none, plateau=none, matters=False))[0]
+
+
+def test_words_tell_eviction_from_rewritten_histories() -> None:
+    from dataclasses import replace
+
+    s = tuned().situation
+    for evicted, rewritten, word in (
+        (0.3, 0.01, "means eviction"),
+        (0.01, 0.3, "means a rewritten history"),
+        (0.2, 0.2, "may mean either"),
+        (0.0, 0.0, "are rare here"),
+    ):
+        other = replace(s, evicted_ratio=evicted, rewritten_ratio=rewritten)
+        assert word in advice(replace(tuned(), situation=other))[-1]
+
+
+def test_needs_are_where_the_loss_is_met() -> None:
+    from smetric_model.tuning.search import loss_outside_slo
+
+    asked = scenario(**{"router.policy": "smetric"})
+    needs = needs_of(asked, demand(), 0.1)
+    assert needs.largest_rate_rps is not None
+    assert needs.fewest_instances is not None
+    below = asked.replace(**{"workload.rate_rps": 0.97 * needs.largest_rate_rps})
+    above = asked.replace(**{"workload.rate_rps": 1.04 * needs.largest_rate_rps})
+    assert loss_outside_slo(below, demand()) <= 0.11
+    assert loss_outside_slo(above, demand()) > 0.09
+    enough = asked.replace(**{"cluster.instances": needs.fewest_instances})
+    assert loss_outside_slo(enough, demand()) <= 0.1
+    lines = needs_words(needs, RATE)
+    assert len(lines) == 4
+    assert str(needs.fewest_instances) in lines[1]
+
+
+def test_wrong_arguments_and_hopeless_rates_are_named_errors() -> None:
+    with pytest.raises(SpecError, match="loss"):
+        tune(scenario(), demand=demand(), loss=1.5)
+    with pytest.raises(SpecError, match="overloads"):
+        tune(scenario(), demand=demand(), overloads=())
+    with pytest.raises(UnstableError):
+        tune(scenario(**{"workload.rate_rps": 100.0}), demand=demand(), loss=None)
+
+
+def test_result_as_dict_is_json() -> None:
+    text = json.dumps(tuned().to_dict(), default=float)
+    back = json.loads(text)
+    assert {p["overload"] for p in back["grid"]} == {1.0, 2.0, "inf"}
+    assert back["situation"]["cost"]["social_s"] == pytest.approx(tuned().situation.cost.social_s)
+    assert np.isfinite(back["spread_ratio"])
+
+
+def test_threshold_words() -> None:
+    assert threshold(math.inf) == "inf (never)"
+    assert threshold(1.5) == "1.5"
+    assert threshold(2.0) == "2"
+
+
+def test_command(tmp_path: Any) -> None:
+    from smetric_model.cli.tune import command
+
+    trace_path = tmp_path / "t.parquet"
+    write_trace(trace(), trace_path)
+    file = tmp_path / "s.toml"
+    file.write_text(scenario(**{"workload.trace": str(trace_path)}).to_toml())
+    result = CliRunner().invoke(
+        command, [str(file), "--no-needs", "--overload", "2", "--hit-ratio", "0.5", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["needs"] is None
+    wrong = CliRunner().invoke(command, [str(file), "--loss", "0"])
+    assert wrong.exit_code == 2
+    assert "--loss" in wrong.stderr
