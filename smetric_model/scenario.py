@@ -27,6 +27,7 @@ from smetric_model.scenario_sections import (
     EngineSection,
     GlobalTierSection,
     LlmSection,
+    LocalTierSection,
     Name,
     Policy,
     RouterSection,
@@ -42,6 +43,7 @@ __all__ = [
     "EngineSection",
     "GlobalTierSection",
     "LlmSection",
+    "LocalTierSection",
     "Policy",
     "RouterSection",
     "Scenario",
@@ -68,6 +70,7 @@ class Scenario(Spec):
     llm: LlmSection = LlmSection()
     engine: EngineSection = EngineSection()
     cluster: ClusterSection = ClusterSection()
+    local_tier: LocalTierSection = LocalTierSection()
     global_tier: GlobalTierSection = GlobalTierSection()
     workload: WorkloadSection = WorkloadSection()
     client: ClientSection = ClientSection()

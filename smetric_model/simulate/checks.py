@@ -55,7 +55,8 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     from smetric_model.simulate import engine
 
     found = [*replay_violations(inputs, replay), *check_identities(outcome)]
-    again = engine.run(inputs, skip=False)
+    again = engine.run(inputs, skip=False, caches=True)
+    found += _kv(inputs, again)  # the same run, with what its caches hold at the end
     found += [
         Violation("the same without skipping decode steps", f"{name} differs")
         for name in _RESULTS
@@ -207,6 +208,14 @@ def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         whole = held[above] == (nodes.end - nodes.start)[above][:, None]
         if ((held[child] > 0) & ~whole).any():
             yield Violation("a cached block's prefix is cached", "one is not")
+        counts = replay.counts
+        if held.sum() != counts["inserted_blocks"] - counts["evicted_blocks"]:
+            yield Violation("cached blocks = inserted - evicted", "they differ")
+    stored, counts = int(replay.global_held_blocks.sum()), replay.counts
+    if stored != counts["global_written_blocks"] - counts["global_evicted_blocks"]:
+        yield Violation("stored blocks = written - evicted", "they differ")
+    if (replay.global_held_blocks > nodes.end - nodes.start).any():
+        yield Violation("stored blocks of a node <= its blocks", "more are stored")
     if replay.global_held_blocks.sum() > inputs.fabric.global_blocks:
         yield Violation("global blocks <= capacity", "more are stored")
 

@@ -40,6 +40,7 @@ class TryLog:
 def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
     """Take a request out of wherever it is; its client tries again, or goes on without it."""
     out, clients = cluster.out, cluster.inputs.clients
+    cluster.released = -1  # from which instance it was fetching
     index = int(out.instance[request])
     first_token = int(out.first_token[request])
     handed_over = cluster.pool.exists and first_token >= 0
@@ -95,6 +96,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         getattr(out, name)[request] = -1
     out.first_step[request] = out.first_token[request] = -1
     out.local_tokens[request] = out.fetched_tokens[request] = 0
+    out.peer[request] = -1
     cluster.made[request] = cluster.private[request] = 0
     cluster.due[request] = -1
     out.failed_tries[request] += 1
@@ -103,9 +105,12 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
     else:
         out.gave_up[request] = now
         cluster.pending -= cluster.in_window(request)
+        cluster.future.passed.add(request)
+        cluster.session_over(request)
         cluster.next_turn(request, now)
     if (in_queue or in_engine) and cluster.instances[where].step_start < 0:
         cluster.begin_step(where, now)
+    cluster.peers.wake(cluster.released, now)
 
 
 def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
@@ -129,6 +134,7 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
         if request in instance.fetching:
             instance.fetching.remove(request)
             cluster.cancel_fetch(index, request, now)
+            cluster.released = cluster.peers.release(request, now)
             whole = 0
         else:
             computed = whole - cluster.found[request]

@@ -106,6 +106,7 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     admitted = replay.admitted[rows] >= 0
     local = np.where(admitted, replay.local_tokens[rows], 0)
     fetched = np.where(admitted, replay.fetched_tokens[rows], 0)
+    peer = replay.peer[rows] >= 0
     trace = prepared.trace
     table = pd.DataFrame(
         {
@@ -120,8 +121,8 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
             "prompt_tokens": prompt,
             "output_tokens": output,
             "local_tokens": local,
-            "global_tokens": fetched,
-            "peer_tokens": np.zeros(rows.size, np.int64),
+            "global_tokens": np.where(peer, 0, fetched),
+            "peer_tokens": np.where(peer, fetched, 0),
             "recomputed_tokens": prompt - local - fetched,
             "queue_s": queue,
             "fetch_s": np.where(reason > 0, np.nan, fetch),

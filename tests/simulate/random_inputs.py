@@ -8,7 +8,16 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
-from smetric_model.simulate.inputs import Clients, Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Tiers,
+    Window,
+)
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -91,7 +100,7 @@ def random_inputs(seed: int) -> Inputs:
     if preempt and extra.random() < 0.7:  # all of them meet in one pool
         instances = prefill = 1
     fabric_nodes = -(-instances // per_node)
-    size = np.arange(longest // engine_block + 2, dtype=float)
+    size = np.arange(max(longest, pool) // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
@@ -165,6 +174,13 @@ def random_inputs(seed: int) -> Inputs:
             scraped=int(rng.random() < 0.3),
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
+        ),
+        tiers=Tiers(
+            local_eviction=int(rng.integers(3)),
+            global_eviction=int(rng.integers(3)),
+            write_back=int(rng.random() < 0.4),
+            peer_fetch=int(rng.random() < 0.4),
+            peer_bytes_per_s=float(rng.choice([0.0, 450e9])),
         ),
         clients=clients,
     )
