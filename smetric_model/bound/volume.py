@@ -275,8 +275,8 @@ def _thresholds(problem: Problem, prices: Prices) -> Thresholds:
 
     def ratio(above: float, below: float) -> float:
         if below <= 0:
-            return np.inf if above >= 0 else -np.inf
-        return above / below
+            return float("inf") if above >= 0 else float("-inf")
+        return float(above / below)
 
     has_tier = problem.capacities.global_tokens > 0
     return Thresholds(
