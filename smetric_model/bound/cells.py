@@ -47,6 +47,8 @@ class Cells:
     pin: FloatArray
     decode_pin: FloatArray
     written: FloatArray
+    moved_nic: FloatArray
+    moved_pcie: FloatArray
     owner: IntArray
     tokens: FloatArray
     gap_first: IntArray
@@ -140,7 +142,7 @@ def make_cells(problem: Problem, edges_s: FloatArray, *, detail: float, by_value
     decode_s = problem.decode_tokens * problem.decode_step_s
     split = bool(problem.decode_rows)
     pin = problem.pinned_tokens * (prefill_s if split else prefill_s + decode_s)
-    decode_pin = problem.pinned_tokens * decode_s if split else np.zeros(problem.size)
+    decode_pin = problem.decode_pinned_tokens * decode_s if split else np.zeros(problem.size)
     least_nic = problem.nic_work_per_token.min(initial=np.inf)
 
     piece = _piece_cells(problem, edges_s, code, detail)
@@ -158,6 +160,8 @@ def make_cells(problem: Problem, edges_s: FloatArray, *, detail: float, by_value
         pin=total(pin),
         decode_pin=total(decode_pin),
         written=total(problem.written_tokens * least_nic),
+        moved_nic=total(problem.moved_nic_bytes),
+        moved_pcie=total(problem.moved_pcie_bytes),
         **piece,
     )
 

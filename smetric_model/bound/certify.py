@@ -247,19 +247,19 @@ def costs_of(
     decode_s = problem.decode_tokens * problem.decode_step_s
     both = np.zeros(prices.local.size) if problem.write_through else prices.global_
     pin = _cheapest(prices.local + both, first, last) * problem.pinned_tokens
+    recompute += pin[request] * piece_s
     if problem.decode_rows:
         cost += pin * base_s
-        cost += (
-            _cheapest(prices.decode_local + both, first, last) * problem.pinned_tokens * decode_s
-        )
+        pin = _cheapest(prices.decode_local + both, first, last) * problem.decode_pinned_tokens
+        cost += pin * decode_s
     else:
         cost += pin * (base_s + decode_s)
-    recompute += pin[request] * piece_s
     start, end = problem.gap_start_s, problem.gap_end_s
     local = tokens * _between(prices.local + both, prices.edges_s, start, end)
     nic = _cheapest(prices.nic, first, last)
-    pcie = _cheapest(prices.pcie, first, last) * problem.kv_bytes_per_token
-    link = nic * problem.nic_work_per_token + pcie
+    pcie = _cheapest(prices.pcie, first, last)
+    cost += nic * problem.moved_nic_bytes + pcie * problem.moved_pcie_bytes
+    link = nic * problem.nic_work_per_token + pcie * problem.kv_bytes_per_token
     fetch = tokens * (_between(prices.global_, prices.edges_s, start, end) + link[request])
     if problem.capacities.global_tokens == 0:
         fetch = np.full(fetch.shape, np.inf)

@@ -38,6 +38,7 @@ IntArray = NDArray[np.int64]
 
 _BY_REQUEST = (
     "row",
+    "session",
     "arrival_s",
     "due_s",
     "value_tokens",
@@ -53,6 +54,9 @@ _BY_REQUEST = (
     "slack_s",
     "decode_step_s",
     "nic_work_per_token",
+    "decode_pinned_tokens",
+    "moved_nic_bytes",
+    "moved_pcie_bytes",
 )
 
 #: Where the global tier may put KV: spread over the nodes, or wherever it is needed next.
@@ -113,8 +117,8 @@ class Problem:
 
     Attributes
     ----------
-    row : ndarray of int64
-        Row of the trace.
+    row, session : ndarray of int64
+        Row of the trace, and session.
     arrival_s, due_s : ndarray of float64
         Work on a request that meets its SLO lies between the two [s].
     value_tokens : ndarray of float64
@@ -125,9 +129,10 @@ class Problem:
         Prefill that no cache saves [tokens, tokens^2].
     decode_tokens, decode_keys : ndarray of float64
         Tokens after the first, and the sum of the contexts that they read [tokens].
-    pinned_tokens, pool_share : ndarray of float64
-        KV that a running request holds for itself [tokens]; the same over the pool that it decodes
-        in.
+    pinned_tokens, decode_pinned_tokens : ndarray of float64
+        KV that a running request holds for itself, in its prefill and while it decodes [tokens].
+    pool_share : ndarray of float64
+        The latter over the pool.
     written_tokens : ndarray of float64
         Prompt tokens never seen before, which write-through stores [tokens].
     slack_s : ndarray of float64
@@ -136,6 +141,8 @@ class Problem:
         Least time of one of its decode steps [s].
     nic_work_per_token : ndarray of float64
         Least line capacity that a fetched token takes [bytes].
+    moved_nic_bytes, moved_pcie_bytes : ndarray of float64
+        Link capacity that handing it to a decode pool takes; 0 when colocated [bytes].
     offsets : ndarray of int64, shape (requests + 1,)
         Where each request's pieces begin.
     piece_tokens, piece_pairs : ndarray of float64
@@ -165,6 +172,7 @@ class Problem:
     """
 
     row: IntArray
+    session: IntArray
     arrival_s: FloatArray
     due_s: FloatArray
     value_tokens: FloatArray
@@ -175,11 +183,14 @@ class Problem:
     decode_tokens: FloatArray
     decode_keys: FloatArray
     pinned_tokens: FloatArray
+    decode_pinned_tokens: FloatArray
     pool_share: FloatArray
     written_tokens: FloatArray
     slack_s: FloatArray
     decode_step_s: FloatArray
     nic_work_per_token: FloatArray
+    moved_nic_bytes: FloatArray
+    moved_pcie_bytes: FloatArray
     offsets: IntArray
     piece_tokens: FloatArray
     piece_pairs: FloatArray
@@ -279,12 +290,7 @@ def problem_of(
 
 def _simulated_form(scenario: Scenario) -> Scenario:
     """Return the scenario in a form whose arrays can be prepared: they are the same."""
-    cluster = scenario.cluster
     changes: dict[str, Any] = {
-        "cluster.serving": "colocated",
-        "cluster.prefill_instances": None,
-        "cluster.decode_instances": None,
-        "cluster.instances": cluster.instances,
         "global_tier.write": "through",
         "global_tier.peer_fetch": False,
         "client": {},
@@ -518,6 +524,12 @@ def make_problem(
     step, key = _least_step_s(inputs)
     pinned = private[rows] + engine.fixed_state_tokens
     pool = float(engine.pool_tokens)
+    decode_pinned = pinned
+    moved_nic = moved_pcie = np.zeros(rows.size)
+    if split:
+        # the decode pool keeps no prefixes: every sequence holds its whole prompt there
+        decode_pinned = prompt + engine.fixed_state_tokens
+        moved_nic, moved_pcie = _moved(inputs, prompt, output)
     ttft = scenario.slo.ttft_s(prompt)
     host = data.host_ticks[rows] / TICKS_PER_S
     slack = ttft - host - _least_prefill_s(inputs, base, base_pairs)
@@ -529,6 +541,7 @@ def make_problem(
     alone = minorants(inputs.model, first_step, places, mixed=False)
     problem = Problem(
         row=rows,
+        session=session[rows],
         arrival_s=arrival[rows],
         due_s=arrival[rows] + _deadline_s(scenario, inputs)[rows],
         value_tokens=prompt + output,
@@ -539,11 +552,14 @@ def make_problem(
         decode_tokens=output - 1,
         decode_keys=(output - 1) * (prompt + 0.5 * output),
         pinned_tokens=pinned,
-        pool_share=np.clip(pinned / pool, 0.0, 1.0),
+        decode_pinned_tokens=decode_pinned,
+        pool_share=np.clip(decode_pinned / pool, 0.0, 1.0),
         written_tokens=fresh[inside],
         slack_s=slack,
         decode_step_s=decode_step,
         nic_work_per_token=_nic_work(inputs, usable[rows], layout),
+        moved_nic_bytes=moved_nic,
+        moved_pcie_bytes=moved_pcie,
         offsets=offsets,
         piece_tokens=tokens,
         piece_pairs=pairs,
@@ -579,12 +595,28 @@ def _nic_work(inputs: Inputs, usable: IntArray, layout: Layout) -> FloatArray:
     return np.asarray(least[longest - 1])
 
 
+def _moved(inputs: Inputs, prompt: FloatArray, output: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Least link capacity that handing a prompt's KV to the decode pool takes."""
+    fabric, engine = inputs.fabric, inputs.engine
+    blocks = np.floor(prompt / engine.block_tokens).astype(np.int64)
+    moved = np.where(output > 1, blocks, 0)
+    pcie = moved * fabric.block_bytes
+    work = fabric.transfer_work_idle
+    shares_a_node = fabric.prefill_instances % fabric.instances_per_node != 0
+    if shares_a_node or work.size == 0 or fabric.nodes == 1:
+        return np.zeros(prompt.size), pcie  # it may stay within the node
+    least = np.minimum(work, fabric.transfer_work_busy)
+    # capacity taken by a size or any larger one
+    least = np.minimum.accumulate(least[::-1])[::-1]
+    return least[np.clip(moved, 0, least.size - 1)], pcie
+
+
 def _capacities(scenario: Scenario, inputs: Inputs, layout: Layout) -> Capacities:
     fabric, engine, cluster = inputs.fabric, inputs.engine, scenario.cluster
     split = cluster.serving == "disaggregated"
     prefill = cluster.prefill_instances if split else fabric.instances
     decode = cluster.decode_instances if split else 0
-    one_node = fabric.nodes == 1 or layout == "free"
+    one_node = fabric.nodes == 1 or (layout == "free" and not split)
     return Capacities(
         compute=float(prefill or 0),
         decode_compute=float(decode or 0),

@@ -276,13 +276,17 @@ def build_program(
             occupancy(row, local, 1.0 / tier)
             for name, service in pools.items():
                 limited.add(row + window, service, capacity(name) / tier)
-        for name, amount in (("nic", cells.nic), ("pcie", cells.pcie)):
-            if np.isfinite(capacity(name)):
-                per = 1.0 / capacity(name)
-                parts = [(fetch, owner, amount * per)]
-                if name == "nic" and writes and problem.write_through:
-                    parts.append((served, served, cells.written * per))
-                limited.add(cap(name, 0) + window, chain(parts), 1.0)
+    for name, amount, moved in (
+        ("nic", cells.nic, cells.moved_nic),
+        ("pcie", cells.pcie, cells.moved_pcie),
+    ):
+        if np.isfinite(capacity(name)) and (problem.capacities.global_tokens > 0 or moved.any()):
+            per = 1.0 / capacity(name)
+            always = moved.copy()
+            if name == "nic" and writes and problem.write_through:
+                always += cells.written
+            parts = [(fetch, owner, amount * per), (served, served, always * per)]
+            limited.add(cap(name, 0) + window, chain(parts), 1.0)
     # a piece is local, fetched or recomputed, of what is served
     first = less.block(pieces)
     index = np.arange(pieces)

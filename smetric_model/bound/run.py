@@ -44,8 +44,8 @@ class BoundOptions:
 
     solver: SolverOptions = field(default_factory=SolverOptions)
     window_s: float = 60.0
-    detail: float = 4.0
-    block_requests: float = 25_000
+    detail: float = 1.0
+    block_requests: float = 10_000
     layout: Layout = "spread"
     timed: bool = True
 
@@ -151,8 +151,8 @@ def bound_in_detail(
     else:
         problem, _ = problem_of(scenario, trace, options.layout)
     tell("volume bound")
-    volume = volume_bound(problem, options.solver, detail=options.detail)
-    within = volume_bound(problem, options.solver, detail=options.detail, within_slo=True)
+    volume = volume_bound(problem, options.solver)
+    within = volume_bound(problem, options.solver, within_slo=True)
     goodput = scale = None
     if options.timed:
         shared: dict[str, Any] = {

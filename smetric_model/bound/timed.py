@@ -36,7 +36,7 @@ __all__ = ["Timed", "timed_bound", "windows_of"]
 FloatArray = NDArray[np.float64]
 
 #: Requests of one block: a linear program of some thousands of cells, solved in seconds.
-BLOCK_REQUESTS = 25_000
+BLOCK_REQUESTS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def timed_bound(
     *,
     objective: Literal["goodput", "scale"] = "goodput",
     window_s: float = 60.0,
-    detail: float = 4.0,
+    detail: float = 1.0,
     block_requests: float = BLOCK_REQUESTS,
     fallback: Prices | None = None,
     progress: Callable[[str], None] | None = None,
@@ -146,7 +146,7 @@ def timed_bound(
         Most tokens within SLO, or least multiple of the capacities that serves all.
     window_s : float, default 60
         Length of a window; work is free inside it [s].
-    detail : float, default 4
+    detail : float, default 1
         Merging of columns: bins per factor of e; ``inf``: none.
     block_requests : float
         Requests of one block, about; ``inf``: one block.
@@ -167,6 +167,7 @@ def timed_bound(
         If there is no such solver.
     """
     tell = progress or (lambda _text: None)
+    rows = _rows_that_bind(problem, fallback)
     edges_s = windows_of(problem, window_s)
     inner = int(np.searchsorted(edges_s, problem.end_s - 1e-9))
     blocks = max(1, min(int(np.ceil(problem.size / block_requests)), inner))
@@ -187,6 +188,7 @@ def timed_bound(
         if not part.size:
             continue
         reach = int(np.searchsorted(edges_s, part.due_s.max(), side="left"))
+        few = replace(part, rows=tuple(part.rows[k] for k in rows))
         local_edges = edges_s[low : max(reach, high) + 1]
         block = _Block(part, low, high, local_edges, None, np.nan, {})
         if not stopped:
@@ -194,14 +196,15 @@ def timed_bound(
             try:
                 start = time.perf_counter()
                 capacity_s = np.diff(local_edges)
-                cells = make_cells(part, local_edges, detail=detail, by_value=not scale)
-                program = build_program(part, cells, local_edges, capacity_s, scale=scale)
+                cells = make_cells(few, local_edges, detail=detail, by_value=not scale)
+                program = build_program(few, cells, local_edges, capacity_s, scale=scale)
                 built = time.perf_counter()
                 build_s += built - start
                 size = max(size, program.size, key=lambda s: s[2])
                 solution = solve(program, options)
                 solve_s += time.perf_counter() - built
-                block.prices = prices_of(part, program, local_edges, capacity_s, solution.duals)
+                prices = prices_of(few, program, local_edges, capacity_s, solution.duals)
+                block.prices = _with_all_rows(prices, rows, len(part.rows))
                 block.objective = solution.objective
                 block.plan = _plan(cells, program, solution.x)
             except SolveError as error:
@@ -219,7 +222,9 @@ def timed_bound(
             plan[name] = plan.get(name, 0.0) + value
     objective_value = sum(b.objective for b in solved)
     if scale:
-        result = _scaled(problem, solved, start_weak, plan, status, build_s, solve_s, size, notes)
+        result = _scaled(
+            problem, solved, start_weak, inner, plan, status, build_s, solve_s, size, notes
+        )
         return replace(result, interrupted=stopped)
     # one set of prices for all: each block's own windows at its prices
     prices = _joined(problem, edges_s, solved, start_weak, inner)
@@ -248,6 +253,19 @@ def timed_bound(
         interrupted=stopped,
         notes=notes,
     )
+
+
+def _rows_that_bind(problem: Problem, fallback: Prices | None) -> list[int]:
+    """Minorants that the volume bound prices: the others would only make the program larger."""
+    if fallback is None or fallback.compute.shape[0] != len(problem.rows):
+        return list(range(len(problem.rows)))
+    return np.flatnonzero(fallback.compute.any(axis=1)).tolist() or [0]
+
+
+def _with_all_rows(prices: Prices, rows: list[int], count: int) -> Prices:
+    compute = np.zeros((count, prices.capacity_s.size))
+    compute[rows] = prices.compute
+    return replace(prices, compute=compute)
 
 
 @dataclass
@@ -333,6 +351,7 @@ def _scaled(
     problem: Problem,
     blocks: list[_Block],
     weak: Prices,
+    inner: int,
     plan: dict[str, float],
     status: str,
     build_s: float,
@@ -350,6 +369,18 @@ def _scaled(
         theta[k], costs = scale_bound(block.problem, prices, within_slo=True)
         if theta[k] > best[0]:
             best = theta[k], prices, costs
+    if len(blocks) > 1:
+        # all blocks together: no block has the windows after its end to itself
+        lasting = [block.edges_s[block.high - block.low] - block.edges_s[0] for block in blocks]
+        shares = np.array(lasting) / sum(lasting)
+        parts = [
+            replace(block, prices=_block_prices(block, weak).scaled(float(share)))
+            for block, share in zip(blocks, shares, strict=True)
+        ]
+        prices = _joined(problem, weak.edges_s, parts, weak, inner)
+        together, costs = scale_bound(problem, prices, within_slo=True)
+        if together > best[0]:
+            best = together, prices, costs
     value, prices, costs = best
     worth = sum(costs.capacity.values())
     return Timed(

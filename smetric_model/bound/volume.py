@@ -313,7 +313,7 @@ def usage_of(
     base_s = alone.prefill_token_s * problem.base_tokens + alone.prefill_pair_s * problem.base_pairs
     piece_s = alone.prefill_token_s * tokens + alone.prefill_pair_s * pairs
     decode_pin = float(
-        (problem.pinned_tokens * problem.decode_tokens * problem.decode_step_s).sum()
+        (problem.decode_pinned_tokens * problem.decode_tokens * problem.decode_step_s).sum()
     )
     pin = float((problem.pinned_tokens * base_s).sum())
     pin += float((problem.pinned_tokens[request] * piece_s)[again].sum())
@@ -336,10 +336,12 @@ def usage_of(
     both = 0.0 if problem.write_through else used["local"][0] + (decode_pin if split else 0.0)
     used["global"] = [kept_global + both]
     nic = float((tokens * problem.nic_work_per_token[request])[fetch].sum())
+    nic += float(problem.moved_nic_bytes.sum())
     if writes and problem.write_through and problem.capacities.global_tokens > 0:
         nic += float(problem.nic_work_per_token.min() * problem.written_tokens.sum())
     used["nic"] = [nic]
-    used["pcie"] = [float(tokens[fetch].sum()) * problem.kv_bytes_per_token]
+    moved = float(tokens[fetch].sum()) * problem.kv_bytes_per_token
+    used["pcie"] = [moved + float(problem.moved_pcie_bytes.sum())]
     result = {}
     for name, values in used.items():
         capacity = capacity_of(problem.capacities, problem.write_through, name)

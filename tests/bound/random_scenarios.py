@@ -22,7 +22,8 @@ def random_trace(seed: int, kind: str, horizon_s: float, sessions: int) -> Trace
         return [next(fresh) for _ in range(count)]
 
     systems = [blocks(int(rng.integers(4, 80))) for _ in range(3)]
-    long = {"compute": 60, "kv": 250, "link": 200}[kind]
+    long = {"compute": 90, "kv": 350, "link": 200}[kind]
+    growth = {"compute": 15, "kv": 6, "link": 12}[kind]
     rows = []
     histories: list[list[int]] = []
     for session in range(sessions):
@@ -30,17 +31,17 @@ def random_trace(seed: int, kind: str, horizon_s: float, sessions: int) -> Trace
         if histories and rng.random() < 0.2:  # a subagent that starts from another's context
             other = histories[rng.integers(len(histories))]
             history = other[: int(rng.integers(len(other) + 1))]
-        history = history + blocks(int(rng.integers(1, long)))
-        at = float(rng.random() * horizon_s)
-        for turn in range(int(rng.integers(1, 12))):
+        history = history + blocks(int(rng.integers(long // 3, long)))
+        at = float(rng.random() * horizon_s * (0.3 if kind == "kv" else 1.0))
+        for turn in range(int(rng.integers(8, 30) if kind == "kv" else rng.integers(1, 12))):
             if turn and rng.random() < 0.1:  # a rewind, and so a branch
                 history = history[: int(rng.integers(1, len(history) + 1))]
             if not (turn and rng.random() < 0.05):  # else the same prompt again
-                history = history + blocks(int(rng.integers(1, max(2, long // 4))))
+                history = history + blocks(int(rng.integers(1, growth)))
             part = int(rng.integers(0, BLOCK))
             path = history + (blocks(1) if part else [])
-            output = int(rng.integers(1, {"compute": 400, "kv": 100, "link": 60}[kind]))
-            think = float(rng.exponential({"compute": 3.0, "kv": 40.0, "link": 15.0}[kind]))
+            output = int(rng.integers(1, {"compute": 400, "kv": 60, "link": 60}[kind]))
+            think = float(rng.exponential({"compute": 3.0, "kv": 25.0, "link": 15.0}[kind]))
             at += think + 0.5 if turn else 0.0
             tokens = len(history) * BLOCK + part
             rows.append((round(at, 3), session, turn, path, max(tokens, 1), output, think))
@@ -78,13 +79,26 @@ def random_trace(seed: int, kind: str, horizon_s: float, sessions: int) -> Trace
     return Trace(table, builder.build(), BLOCK, "shared", LoadReport(), f"random-{seed}", "random")
 
 
+def _pools(rng: np.random.Generator, instances: int) -> dict[str, object]:
+    """One in four disaggregated."""
+    if instances < 3 or rng.random() < 0.7:
+        return {}
+    decode = int(rng.integers(1, instances - 1))
+    return {
+        "serving": "disaggregated",
+        "prefill_instances": instances - decode,
+        "decode_instances": decode,
+    }
+
+
 def random_scenario(seed: int, kind: str) -> tuple[Scenario, Trace]:
     """A scenario and its trace; most runs are near or above what the cluster carries."""
     rng = np.random.default_rng([seed, 3])
     window, warmup = 240.0, 120.0
     instances = int(rng.integers(2, 6))
-    load = float(rng.choice([0.6, 1.0, 1.6]))
-    per_instance = {"compute": 110, "kv": 34, "link": 40}[kind]
+    load = float(rng.choice([0.4, 0.7, 1.0]))
+    per_instance = {"compute": 110, "kv": 16, "link": 40}[kind]
+    pools = _pools(rng, instances)
     sessions = max(4, int(per_instance * instances * load))
     trace = random_trace(seed, kind, warmup + window, sessions)
     pool = {"compute": 0.9, "kv": 0.66, "link": 0.68}[kind]
@@ -102,7 +116,8 @@ def random_scenario(seed: int, kind: str) -> tuple[Scenario, Trace]:
             "cluster": {
                 "instances": instances,
                 "gpus_per_node": int(rng.integers(1, 3)),
-                "nic_efficiency": 0.01 if kind == "link" else "measured",
+                "nic_efficiency": "measured" if kind != "link" else 0.04 if pools else 0.01,
+                **pools,
             },
             "global_tier": {
                 "bytes_per_node": tier,
@@ -118,9 +133,9 @@ def random_scenario(seed: int, kind: str) -> tuple[Scenario, Trace]:
                 "loop": str(rng.choice(["closed", "open"])),
             },
             "slo": {
-                "ttft_base_s": float(rng.choice([1.0, 3.0])),
+                "ttft_base_s": float(rng.choice([2.0, 8.0, 20.0])),
                 "ttft_per_prompt_token_s": float(rng.choice([0.0, 0.0005])),
-                "tpot_s": float(rng.choice([0.03, 0.06, 0.2])),
+                "tpot_s": float(rng.choice([0.03, 0.06, 0.15])),
             },
         }
     )

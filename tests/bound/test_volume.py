@@ -82,8 +82,6 @@ def test_modes_follow_the_thresholds():
     bound = volume_bound(problem)
     mode, gap = bound.costs.mode, problem.gap_end_s - problem.gap_start_s
     # which mode is cheapest changes once, from local to anything else, as the gap grows
-    for request_tokens in (0.0,):
-        assert request_tokens == 0.0
     longest_local = gap[mode == 0].max(initial=0.0)
     shortest_fetch = gap[mode == 1].min(initial=np.inf)
     link = (
@@ -150,7 +148,7 @@ def test_sweeps_are_not_built_again(problem):
         sweep = Sweep(program, options)
         first = sweep.solve().objective
         built = sweep._built
-        twice = sweep.solve(compute=2.0, local=2.0, nic=2.0, pcie=2.0, **{"global": 2.0}).objective
+        twice = sweep.solve(**dict.fromkeys(RESOURCES, 2.0)).objective
         assert sweep._built is built
         assert twice == pytest.approx(first / 2, rel=1e-6)
         assert sweep.solve().objective == pytest.approx(first, rel=1e-6)
