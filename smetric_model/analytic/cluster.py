@@ -34,6 +34,7 @@ from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import Stickiness, stickiness
+from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import ConvergenceError, UnstableError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _SETTLED = 0.01  # relative change of the latencies at which the rounds end
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _PICKED = 512  # kinds of request behind the engine's laws
+_GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _STRATA = 64  # of uncached tokens among them
 _FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
 
@@ -154,11 +156,19 @@ class ColocatedCluster:
         self.demand = demand
         self.work: ClusterDemand = cluster_demand(scenario, demand)
         self.cluster = cluster_of(scenario)
+        #: instances that the router chooses from
+        self.instances = self.cluster.prefill_instances or self.cluster.instances
         self.model = step_model(demand.instance)
         self.fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
         block = int(demand.trace.block_tokens or demand.instance.block_tokens)
         self.policy = policy_of(scenario, demand.instance, self.model, block)
-        self.links = Links(self.cluster, demand.instance, demand.kv_bytes_per_token, self.fitted)
+        self.links = Links(
+            self.cluster,
+            demand.instance,
+            demand.kv_bytes_per_token,
+            self.fitted,
+            self.instances,
+        )
         self.has_global = scenario.global_tier.bytes_per_node > 0
 
     # --- rules --------------------------------------------------------------------------------
@@ -166,7 +176,7 @@ class ColocatedCluster:
     def _rule(self, stay: float) -> StayRule:
         """How the tiers see the policy, given how often a follow-up with a good home stays."""
         router = self.scenario.router
-        n = self.cluster.instances
+        n = self.instances
         name = router.policy
         if name in ("smetric", "smetric-slo"):
             return StayRule(
@@ -179,7 +189,7 @@ class ColocatedCluster:
         return StayRule(stay, stay_without=stay)
 
     def _first_guess(self, rate_rps: float) -> _Guess:
-        n = self.cluster.instances
+        n = self.instances
         stay = 1 / n if self.policy.threshold_form is None else 0.95
         if self.scenario.router.policy == "load-balance":
             stay = 1 / n
@@ -275,14 +285,16 @@ class ColocatedCluster:
     ) -> Stickiness:
         delay = float(instance.mix.before_prefill_s.mean())
         form = self.policy.threshold_form
-        think = self.work.think_time
+        think = self._think_time()
         unit = 1.0
         rates = instance.completion_rate_rps
-        if self.policy.needs_unprefilled_tokens:
+        if self.policy.needs_unprefilled_tokens or self.scenario.router.balances_tokens(
+            self.scenario.cluster.serving
+        ):
             # tokens not yet prefilled of a request in flight, on average over its stay
             new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
             unit = max(new * self._before_token, 1.0)
-        rates = _with_delay(rates, delay, rate_rps / self.cluster.instances)
+        rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
         evicted = None
         if form is not None and self.work.follow_up_ratio > 0:
@@ -290,7 +302,7 @@ class ColocatedCluster:
             evicted = hits.refused
         return stickiness(
             RoutedCluster(
-                instances=self.cluster.instances,
+                instances=self.instances,
                 arrival_rate_rps=rate_rps,
                 completion_rate_rps=rates,
                 policy=self.policy,
@@ -303,6 +315,10 @@ class ColocatedCluster:
             ),
             start,
         )
+
+    def _think_time(self) -> ThinkTime:
+        """Completion of a turn on its instance to arrival of the next."""
+        return self.work.think_time
 
     def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
         """Follow-ups whose home has their context, as the router sees them."""
@@ -340,7 +356,7 @@ class ColocatedCluster:
             If there is no steady state; ``resource`` is ``compute``, ``kv``, ``nic_in`` or
             ``pcie``.
         """
-        n = self.cluster.instances
+        n = self.instances
         own = rate_rps / n
         guess = self._first_guess(rate_rps)
         routed: Stickiness | None = None
@@ -427,7 +443,7 @@ class ColocatedCluster:
         instance = loaded.instance
         # an overloaded round goes on with what it can: whether it stays so is decided at the end
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
-        decode = min(loaded.mean_decode_s(), _LONGEST_S)
+        decode = min(self._after_first_token_s(loaded), _LONGEST_S)
         self._before_token = ttft / (ttft + decode)
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
         shared = float(self.work.local.shared.mean())
@@ -445,9 +461,13 @@ class ColocatedCluster:
             1.0 - loaded.law.idle,
         )
 
+    def _after_first_token_s(self, loaded: LoadedInstance) -> float:
+        """Mean time from a request's first token to its end [s]."""
+        return loaded.mean_decode_s()
+
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""
-        if self.cluster.instances == 1:
+        if self.instances == 1:
             return 1.0
         previous = routed.return_to_previous_ratio
         if not np.isfinite(previous):
@@ -457,10 +477,10 @@ class ColocatedCluster:
         return float(routed.follow_up_load_law @ routed.stay_given_load)
 
     def _raise_unstable(self, rate_rps: float, instance: ColocatedInstance) -> NoReturn:
-        most = instance.stability_rps * self.cluster.instances
+        most = instance.stability_rps * self.instances
         resource = engine_resource(instance)
         raise UnstableError(
-            f"{rate_rps:.4g} requests/s over {self.cluster.instances} instances: with the hits left"
+            f"{rate_rps:.4g} requests/s over {self.instances} instances: with the hits left"
             f" there they complete {most:.4g}; {resource} saturates",
             resource,
         )
@@ -524,7 +544,10 @@ def _picked(
     means = np.bincount(stratum, share * new[order], minlength=_STRATA) / np.maximum(sums, 1e-300)
     inner = np.lexsort((output[order], stratum))
     upto = np.cumsum(share[inner])
-    at = np.searchsorted(upto, (np.arange(_PICKED) + 0.5) * (upto[-1] / _PICKED))
+    # not the middles: kinds of one request lie side by side and weigh 1 together, so that equal
+    # steps would always meet the same kind
+    steps = np.arange(_PICKED)
+    at = np.searchsorted(upto, (steps + (steps * _GOLDEN) % 1.0) * (upto[-1] / _PICKED))
     at = inner[np.minimum(at, inner.size - 1)]
     picked, group = order[at], stratum[at]
     counts = np.bincount(group, minlength=_STRATA)

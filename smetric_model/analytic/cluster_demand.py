@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic.cluster_tiers import LocalTier
+from smetric_model.analytic import _session_kernels
+from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, StayRule
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.think_times import ThinkTime
@@ -22,6 +23,7 @@ __all__ = ["ClusterDemand", "cluster_demand"]
 
 FloatArray = NDArray[np.float64]
 
+_CHAINED = 20_000  # requests along whose sessions returns are followed
 _GOLDEN = 0.6180339887498949
 
 
@@ -132,48 +134,69 @@ class ClusterDemand:
         return TurnLaw.from_follow_up_ratio(min(self.follow_up_ratio, 1 - 1e-6))
 
     @cached_property
-    def turns_so_far(self) -> NDArray[np.int64]:
-        """How many follow-ups of its session each follow-up of the window is, itself included.
+    def everyone(self) -> LocalTier:
+        """Local tiers for the follow-ups of the window and all that came before in their runs."""
+        return LocalTier(self.demand, self.demand.session_reuse, self._so_far, sampled=False)
 
-        Counted from where the run began to see the session.
-        """
+    @cached_property
+    def _so_far(self) -> NDArray[np.int64]:
+        """Requests of the window, and before it the turns of their sessions that a run sees."""
         reuse = self.demand.session_reuse
-        rows = self.rows[reuse.turn[self.rows] > 0]
-        turn = reuse.turn[rows]
-        if self.rows.size < self.demand.prompt_tokens.size or not np.isfinite(self.rate_rps):
-            return np.asarray(turn)
-        # entered somewhere: the run has seen what came within the time since its start
-        arrival = self.demand.trace.column("arrival_s").astype(float)
-        order = np.lexsort((arrival, reuse.session))
-        span = float(arrival.max() - arrival.min()) + 1.0
-        key = reuse.session * (2 * span) + (arrival - arrival.min())
-        middle = 0.5 * (self.window_s[0] + self.window_s[1])
-        begins = np.searchsorted(
-            key[order], np.maximum(key[rows] - middle, reuse.session[rows] * 2 * span)
-        )
-        here = np.searchsorted(key[order], key[rows])
-        return np.asarray(np.minimum(turn, np.maximum(here - begins, 0)))
+        counted = np.zeros(reuse.session.size, dtype=bool)
+        counted[self.rows] = True
+        if counted.all():
+            rows = np.arange(counted.size)
+            if rows.size <= _CHAINED:
+                return rows
+            # whole sessions, evenly spread over the trace
+            sessions = np.unique(reuse.session)
+            step = int(np.ceil(rows.size / _CHAINED))
+            return np.flatnonzero(np.isin(reuse.session, sessions[step // 2 :: step]))
+        last = np.full(int(reuse.session.max()) + 1, -1)
+        np.maximum.at(last, reuse.session[self.rows], self.rows)
+        return np.flatnonzero(np.arange(counted.size) <= last[reuse.session])
 
-    def return_ratio(self, stay: float, instances: int) -> float:
+    def return_ratio(
+        self,
+        rule: StayRule,
+        hits: LocalHits,
+        rate_rps: float,
+        instances: int,
+        pace: Pace,
+    ) -> float:
         """Return the share of follow-ups served where their session's first turn in the run was.
+
+        Every turn has its own probability to stay: sessions that pause long or rewrite their
+        history lose their home again and again, others never.
 
         Parameters
         ----------
-        stay : float
-            Probability that a turn is served where the previous one was.
-        instances : int
-            N.
+        rule, hits, rate_rps, instances, pace
+            Of the local tier, at its fixed point.
         """
-        turns = self.turns_so_far
-        if not turns.size:
-            return float("nan")
         if instances == 1:
             return 1.0
-        ratio = (instances * stay - 1) / (instances - 1)
-        counts = np.bincount(turns)
-        powers = np.power(ratio, np.arange(counts.size))
-        back = 1 / instances + (1 - 1 / instances) * powers
-        return float(counts @ back / counts.sum())
+        tier = self.everyone
+        reuse = self.demand.session_reuse
+        rows = tier.rows
+        parts = tier.found(
+            rule,
+            hits.spread,
+            instances,
+            rate_rps / instances,
+            hits.stored_tokens,
+            self.window_s,
+            pace,
+            hits.mean_stay,
+        )
+        session = reuse.session[rows]
+        order = np.lexsort((rows, session))
+        at_first = np.zeros(rows.size)
+        _session_kernels.returns(order, session, parts[0], parts[5], float(instances), at_first)
+        counted = np.zeros(reuse.session.size, dtype=bool)
+        counted[self.rows] = True
+        follows = counted[rows] & (reuse.turn[rows] > 0)
+        return float(at_first[follows].mean()) if follows.any() else float("nan")
 
     @cached_property
     def recorded_e2e_s(self) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from smetric_model.catalog.cluster import Cluster
     from smetric_model.catalog.instance import InstanceSpec
 
-__all__ = ["Fetches", "Links"]
+__all__ = ["Fetches", "Links", "transfers_on_link"]
 
 FloatArray = NDArray[np.float64]
 
@@ -73,6 +73,8 @@ class Links:
         Of the whole instance [bytes].
     fitted : Efficiencies
         For the engine's fixed time of a fetch.
+    fetching : int, optional
+        Instances that fetch and write, from the first on; all by default.
     """
 
     def __init__(
@@ -81,8 +83,11 @@ class Links:
         instance: InstanceSpec,
         kv_bytes_per_token: float,
         fitted: Efficiencies,
+        fetching: int | None = None,
     ):
         self.cluster = cluster
+        self.instances = fetching or cluster.instances
+        self.nodes = -(-self.instances // cluster.instances_per_node)
         self.bytes_per_token = kv_bytes_per_token
         self.driven = min(cluster.nics_per_node, instance.tp)
         self.streams = cluster.nics_per_node / self.driven
@@ -116,7 +121,6 @@ class Links:
         written_tokens: FloatArray,
         recompute_s: FloatArray | None,
         computing: float,
-        moved_tokens: FloatArray | None = None,
     ) -> Fetches:
         """Return which fetches are made, and how long they take.
 
@@ -134,8 +138,6 @@ class Links:
             How long computing the fetch instead would take [s]; None: fetches are always made.
         computing : float
             Probability that an instance computes.
-        moved_tokens : ndarray, shape (n,), optional
-            Other transfers between instances (prefill to decode) [tokens].
 
         Returns
         -------
@@ -145,10 +147,8 @@ class Links:
         there = fetched_tokens > 0
         pcie = fetched_tokens * self.bytes_per_token / self.pcie
         others = float(weights @ self.nic_s(written_tokens, computing))
-        if moved_tokens is not None:
-            others += float(weights @ self.nic_s(moved_tokens, computing))
-        per_node = rate_rps / self.cluster.nodes / self.streams
-        per_instance = rate_rps / self.cluster.instances
+        per_node = rate_rps / self.nodes / self.streams
+        per_instance = rate_rps / self.instances
         found = np.maximum(1.0, (np.arange(_FLOWS) + 1) / self.streams)
         # how many may be on the link for fetching still to be faster
         count = np.full(nic.size, _FLOWS)
@@ -161,7 +161,7 @@ class Links:
         # work that comes while n are on the link: of those that still join, and of the others
         joining = np.bincount(count, weights * nic, minlength=_FLOWS + 1)
         work = per_node * (joining[::-1].cumsum()[::-1][1:] + others)
-        law = _on_link(work, self.streams)
+        law = transfers_on_link(work, self.streams)
         upto = np.cumsum(law)
         made = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
         stretch = np.cumsum(law * found) / np.maximum(upto, 1e-300)
@@ -174,10 +174,20 @@ class Links:
         return Fetches(made, time, load, used, offered)
 
 
-def _on_link(work: FloatArray, streams: float) -> FloatArray:
-    """Law of the transfers on a link that a new one finds, processor sharing.
+def transfers_on_link(work: FloatArray, streams: float) -> FloatArray:
+    """Return the law of the transfers on a link that a new one finds, processor sharing.
 
-    ``work[n]`` is the work that arrives per second of the link's capacity while n are on it.
+    Parameters
+    ----------
+    work : ndarray, shape (m,)
+        Work that arrives per second of the link's capacity while 0, 1, … are on it.
+    streams : float
+        Transfers that run at full speed side by side.
+
+    Returns
+    -------
+    ndarray, shape (m,)
+        P(0), …, P(m - 1).
     """
     count = np.arange(1.0, work.size)
     steps = np.log(np.maximum(work[:-1], 1e-12) * streams / np.minimum(count, streams))

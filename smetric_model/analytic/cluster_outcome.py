@@ -8,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
+from smetric_model.analytic.loaded import SloProbability
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.decode_pool import DecodePool
+    from smetric_model.analytic.disaggregated import DisaggregatedCluster
     from smetric_model.outcome import Outcome
 
 __all__ = ["outcome_of"]
@@ -39,6 +42,9 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
 
     loaded, rate = state.loaded, state.rate_rps
     probability = loaded.slo_probability()
+    decode = getattr(cluster, "decode", None)
+    if decode is not None:
+        probability = _with_decode_pool(cluster, probability, decode)
     both = float(probability.both.mean())
     scenario, demand = cluster.scenario, cluster.demand
     unservable = demand.unservable_ratio
@@ -56,7 +62,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         "within_slo_ratio": both,
         "timed_out_ratio": 0.0,
         **_tokens(cluster, state, probability.both),
-        **_latencies(state),
+        **_latencies(cluster, state),
         **_hits(cluster, state),
         **_stickiness(cluster, state),
         **_limits(cluster, state),
@@ -110,10 +116,24 @@ def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) ->
     return result
 
 
-def _latencies(state: ClusterState) -> dict[str, float]:
+def _with_decode_pool(
+    cluster: ColocatedCluster, of_prefill: SloProbability, decode: DecodePool
+) -> SloProbability:
+    """Probabilities with the decode pool's TPOT; requests are independent of their batches."""
+    within = decode.within(cluster.scenario.slo.tpot_s)
+    several = float(np.mean(cluster.work.output_tokens > 1))
+    tpot = np.full(of_prefill.ttft.size, several * float(within.mean()) + 1 - several)
+    return SloProbability(of_prefill.ttft, tpot, of_prefill.ttft * tpot)
+
+
+def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
     loaded, fetch_s = state.loaded, state.mixed.fetch_s
-    steps = np.maximum(loaded.instance.mix.output_tokens - 1.0, 0.0)
+    steps = np.maximum(state.mixed.output - 1.0, 0.0)
+    pool: DecodePool | None = getattr(cluster, "decode", None)
     decode = loaded.mean_decode_s()
+    if cluster.scenario.cluster.serving == "disaggregated":
+        several = float(np.mean(cluster.work.output_tokens > 1))
+        decode = 0.0 if pool is None else pool.mean_after_first_token_s() * several
     ttft = loaded.mean_ttft_s()
     result = {
         "ttft_mean_s": ttft,
@@ -125,7 +145,7 @@ def _latencies(state: ClusterState) -> dict[str, float]:
     shares = list(_QUANTILES.values())
     for name, values in (
         ("ttft", loaded.ttft_quantiles_s(shares)),
-        ("tpot", loaded.tpot_quantiles_s(shares)),
+        ("tpot", (pool or loaded).tpot_quantiles_s(shares)),
         ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
@@ -164,15 +184,17 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
         return {}
     previous = routed.return_to_previous_ratio
     first = routed.return_to_first_ratio
+    tied = min(state.hits.tied, previous)
     if routed.rule.first_turn != "hash":
-        first = cluster.work.return_ratio(previous, cluster.cluster.instances)
+        first = cluster.work.return_ratio(
+            state.stay_rule, state.hits, state.rate_rps, cluster.instances, state.pace
+        )
     return {
         "return_to_first_ratio": first,
-        "return_to_previous_ratio": previous,
-        **{
-            f"migrated_{cause}_ratio": getattr(routed, f"migrated_{cause}_ratio")
-            for cause in ("overload", "evicted", "other")
-        },
+        "return_to_previous_ratio": previous - tied,
+        "migrated_overload_ratio": routed.migrated_overload_ratio,
+        "migrated_evicted_ratio": routed.migrated_evicted_ratio,
+        "migrated_other_ratio": routed.migrated_other_ratio + tied,
     }
 
 
@@ -191,6 +213,49 @@ def _limits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float |
         f"{name}_utilisation_ratio": value for name, value in used.items()
     }
     result["binding_resource"] = busiest
+    if cluster.scenario.cluster.serving == "disaggregated":
+        result |= _pools(cluster, state)  # type: ignore[arg-type]
+    return result
+
+
+def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, float | str]:
+    """Utilisation by pool and in all, the transfer's waits, and the busiest of the pools."""
+    pool = cluster.decode
+    prefill, decode = cluster.instances, cluster.decode_instances
+    both = prefill + decode
+    own = {
+        "prefill_compute": state.computing,
+        "prefill_kv": min(state.pinned_tokens / cluster.demand.pool_tokens, 1.0),
+        "prefill_pcie": state.fetches.pcie_utilisation,
+        "decode_compute": pool.computing if pool else 0.0,
+        "decode_kv": pool.kv_ratio if pool else 0.0,
+    }
+    moved = cluster.transfer_nic_utilisation * cluster.cluster.nodes
+    at_prefill, at_decode = moved / cluster.links.nodes, moved / max(cluster.decode_nodes, 1)
+    fetched = state.fetches.nic_utilisation
+    own |= {
+        "prefill_nic_in": fetched,
+        "prefill_nic_out": fetched + at_prefill,
+        "decode_nic_in": at_decode,
+    }
+    result: dict[str, float | str] = {
+        f"{name}_utilisation_ratio": min(value, 1.0) for name, value in own.items()
+    }
+    for name in ("compute", "kv"):
+        mean = (prefill * own[f"prefill_{name}"] + decode * own[f"decode_{name}"]) / both
+        result[f"{name}_utilisation_ratio"] = mean
+    nic = fetched * cluster.links.nodes / cluster.cluster.nodes + cluster.transfer_nic_utilisation
+    result |= {f"nic_{way}_utilisation_ratio": min(nic, 1.0) for way in ("in", "out")}
+    # a decode pool steps nearly always, however few it serves: too slow, it misses the TPOT SLO
+    named = {name: value for name, value in own.items() if name != "decode_compute"}
+    result["binding_resource"] = max(named, key=lambda name: named[name])
+    if pool is not None:
+        result |= {
+            "transfer_wait_mean_s": pool.wait_s,
+            "transfer_mean_s": float(pool.transfer_s.mean()),
+        }
+        for name, share in _QUANTILES.items():
+            result[f"transfer_{name}_s"] = float(np.quantile(pool.transfer_s, share))
     return result
 
 

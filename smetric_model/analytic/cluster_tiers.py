@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.special import gammaincinv
 
+from smetric_model.analytic import _session_kernels
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.session_reuse import TURNS_BACK, SessionReuse
 
@@ -136,6 +137,14 @@ class StayRule:
     seeks_hits: bool = False
 
 
+class _Spread(NamedTuple):
+    """Instances of different load: z, share of the requests, and characteristic time [s]."""
+
+    nodes: FloatArray
+    shares: FloatArray
+    ages: FloatArray
+
+
 @dataclass(frozen=True, eq=False)
 class LocalHits:
     """What requests find in the memory of the instance that serves them; arrays of shape (n,).
@@ -153,10 +162,16 @@ class LocalHits:
         Of follow-ups.
     refused : float
         Share of the follow-ups whose home lost too much of their context for the router.
+    tied : float
+        Share of the follow-ups that go to another copy as long as the home's.
     retention_s : float
         Characteristic time of an instance of average load [s].
     held_tokens : float
         KV cached and not in use, on an average instance [tokens].
+    spread : _Spread
+        Instances of different load.
+    stored_tokens : float
+        Tokens that a request adds to the tier [tokens].
     """
 
     stay: FloatArray
@@ -166,8 +181,11 @@ class LocalHits:
     landed_tokens: FloatArray
     mean_stay: float
     refused: float
+    tied: float
     retention_s: float
     held_tokens: float
+    spread: _Spread
+    stored_tokens: float
 
     @property
     def tokens(self) -> FloatArray:
@@ -192,23 +210,32 @@ class LocalTier:
         What they could reuse.
     rows : ndarray of int
         Requests that count (those of the window, where it is known).
+    sampled : bool
+        Whether a sample stands for them where they are many.
     """
 
-    def __init__(self, demand: Demand, reuse: SessionReuse, rows: NDArray[np.int64]):
+    def __init__(
+        self,
+        demand: Demand,
+        reuse: SessionReuse,
+        rows: NDArray[np.int64],
+        sampled: bool = True,
+    ):
         self.demand = demand
-        self.rows = _sample(demand, rows)
+        self.rows = _sample(demand, rows) if sampled else rows
         at = self.rows
         self.prompt = demand.prompt_tokens[at]
         self.block = float(demand.instance.block_tokens)
+        self.cache_block = float(max(demand.trace.block_tokens or 1, demand.instance.block_tokens))
         self.longest = np.maximum(np.ceil(self.prompt / self.block) - 1, 0) * self.block
         self.has_home = np.isfinite(reuse.idle_s[0, at])
         self.first = reuse.first_turn[at]
         self.shared = reuse.shared_tokens[at]
         self._find_parts(reuse, rows)
         self.expected = reuse.expected_tokens[at]
-        self.own = reuse.own_tokens[:, at]
-        self.idle = reuse.idle_s[:, at]
-        self.between = reuse.between_tokens[:, at]
+        self.own = np.ascontiguousarray(reuse.own_tokens[:, at])
+        self.idle = np.ascontiguousarray(reuse.idle_s[:, at])
+        self.between = np.ascontiguousarray(reuse.between_tokens[:, at])
         self.mean_output = float(demand.output_tokens[at].mean())
         self.private = np.maximum(self.own - self.shared, 0.0)
         self.private_prompt = np.maximum(self.prompt - self.shared, 0.0)
@@ -328,8 +355,6 @@ class LocalTier:
     ) -> LocalHits:
         weights = turns_back_weights(mean_stay, instances)
         running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
-        between = np.array(TURNS_BACK)[:, None] - 1.0
-        between = between * pace.first_token_s + pace.per_output_token_s * self.between
         rest = weights * (np.arange(weights.size) > 0)
         first, reused = self._kept_table(rule)
         stay = rule.stay if instances > 1 else 1.0
@@ -346,74 +371,120 @@ class LocalTier:
         )
         weight = nodes / nodes.sum()  # a busier instance gets more of the requests
 
-        n = self.prompt.size
-        stays, whole, part, landed = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-        full_tokens = np.minimum(
-            self.private[0] + np.minimum(self.own[0], self.shared), self.longest
-        )
-        refused = 0.0
-        back = weights[1:] / max(weights[1:].sum(), _FEWEST) if instances > 1 else weights[1:]
-        # of those that leave, few come to where the session has been before
-        returning = 0.0
-        if instances > 1:
-            returning = float(weights[1:].sum() / max(1 - mean_stay, _FEWEST))
-        if rule.seeks_hits:
-            # the last turn that was not here: as long ago as the session has stayed since
-            runs = np.diff(1 - mean_stay ** (_TURN_EDGES - 1.0))
-            back, returning = runs, 1.0
-        cold = [_seen(self.idle[d], window_s) for d in range(2)]
-        rates = own_rate * self.part_ratio
-        has_shared = np.maximum(self.shared, _FEWEST)
+        spread = _Spread(nodes, weight, ages)
+        parts = self.found(rule, spread, instances, own_rate, stored, window_s, pace, mean_stay)
+        stays, whole, part, landed, refused, tied = parts
         homes = np.flatnonzero(self.has_home)
-        for share, z, age in zip(weight, nodes, ages, strict=True):
-            hot = 1 - np.exp(-z * rates * _within(age + running_s, window_s))
-            present = (self._parts @ hot if hot.size else np.zeros(n)) / has_shared
-            by_chance = present
-            if rule.seeks_hits:
-                # somewhere in the cluster
-                any_hot = 1 - np.exp(-instances * rates * _within(age + running_s, window_s))
-                present = (self._parts @ any_hot if hot.size else np.zeros(n)) / has_shared
-            drain = self.private[0] / max(z * own_rate * stored, _FEWEST)
-            left = np.clip(0.5 - (self.idle[0] - age) / np.maximum(drain, _FEWEST), 0.0, 1.0)
-            left *= age > 0
-            is_whole = (left >= 1.0) * cold[0]
-            left *= cold[0]
-            own = np.minimum(self.own[0], self.shared)
-            home = self.private[0] * left + own * np.maximum(by_chance, left > 0)
-            keeps = self._keeps(rule, home, by_chance, own)
-            at_home = np.where(keeps, rule.stay, rule.stay_without)
-            at_home = np.where(self.has_home, at_home, 0.0) if instances > 1 else self.has_home
-            elsewhere = self.shared * present
-            if returning > 1e-4:
-                copies_there = np.zeros(n)
-                for row in np.flatnonzero(back > 1e-3):
-                    idle = self.idle[row + 1] + between[row + 1]
-                    kept = (idle <= age) * _seen(idle, window_s)
-                    copies_there += back[row] * self.private[row + 1] * kept
-                elsewhere = elsewhere + returning * copies_there
-            stays += share * at_home
-            whole += share * at_home * is_whole
-            part += share * at_home * np.maximum(home - is_whole * full_tokens, 0.0)
-            landed += share * (1 - at_home) * elsewhere
-            if homes.size:
-                refused += share * float(1 - keeps[homes].mean())
-        part = np.minimum(part / np.maximum(stays - whole, _FEWEST), self.longest)
-        landed = np.minimum(landed / np.maximum(1 - stays, _FEWEST), self.longest)
         middle = float(ages[ages.size // 2])
         held = own_rate * float(np.interp(middle, self.ages, table)) + self._shared_held(
             own_rate, middle, running_s
         )
         return LocalHits(
-            stays,
-            whole,
-            full_tokens,
-            part,
-            landed,
-            float(stays[homes].mean()) if homes.size else 1.0,
-            refused,
-            middle,
-            min(held, free),
+            stay=stays,
+            whole=whole,
+            whole_tokens=np.minimum(
+                self.private[0] + np.minimum(self.own[0], self.shared), self.longest
+            ),
+            part_tokens=np.minimum(part / np.maximum(stays - whole, _FEWEST), self.longest),
+            landed_tokens=np.minimum(landed / np.maximum(1 - stays, _FEWEST), self.longest),
+            mean_stay=float(stays[homes].mean()) if homes.size else 1.0,
+            refused=float(refused[homes].mean()) if homes.size else 0.0,
+            tied=float(tied[homes].mean()) if homes.size else 0.0,
+            retention_s=middle,
+            held_tokens=min(held, free),
+            spread=spread,
+            stored_tokens=stored,
         )
+
+    def found(
+        self,
+        rule: StayRule,
+        spread: _Spread,
+        instances: int,
+        own_rate: float,
+        stored: float,
+        window_s: tuple[float, float],
+        pace: Pace,
+        mean_stay: float,
+    ) -> FloatArray:
+        """Return what each request finds, averaged over instances of different load.
+
+        Parameters
+        ----------
+        rule, instances, window_s, pace
+            As of :meth:`hits`.
+        spread : _Spread
+            Instances of different load.
+        own_rate : float
+            Of an average instance [requests/s].
+        stored : float
+            Tokens that a request adds to the tier [tokens].
+        mean_stay : float
+            Share of the follow-ups that stay.
+
+        Returns
+        -------
+        ndarray, shape (6, n)
+            P(stays), P(stays and finds all), tokens of those that stay and find less, of those that
+            land elsewhere (both not divided by the probability), P(refused), P(goes to another
+            copy as long).
+        """
+        weights = turns_back_weights(mean_stay, instances)
+        running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
+        # the last turn that was not here: as long ago as the session has stayed since
+        runs = np.diff(1 - mean_stay ** (_TURN_EDGES - 1.0))
+        back = runs
+        if not rule.seeks_hits:
+            # of those that leave, few come to where the session has been before
+            back = weights[1:] / max(1 - mean_stay, _FEWEST)
+        rates = own_rate * self.part_ratio
+        has_shared = np.maximum(self.shared, _FEWEST)
+        seen = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
+
+        def present(factor: FloatArray) -> FloatArray:
+            hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
+            return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
+
+        nothing = np.zeros((spread.ages.size, self.prompt.size))
+        chance = present(spread.nodes) if rates.size and self.part_size.any() else nothing
+        landing = chance
+        if rule.seeks_hits and chance is not nothing:
+            landing = present(np.full(spread.ages.size, float(instances)))
+        result = np.zeros((6, self.prompt.size))
+        _session_kernels.found(
+            self.own,
+            self.private,
+            self.idle,
+            self.between,
+            self.expected,
+            self.shared,
+            self.has_home,
+            self.longest,
+            chance,
+            landing,
+            spread.nodes,
+            spread.shares,
+            spread.ages,
+            own_rate * stored,
+            window_s,
+            pace.first_token_s,
+            pace.per_output_token_s,
+            _BACK,
+            back,
+            runs,
+            (
+                rule.stay,
+                rule.stay_without,
+                -1.0 if rule.least_hit_ratio is None else rule.least_hit_ratio,
+                float(rule.subtract_shared),
+                float(rule.needs_own),
+                float(rule.needs_own),
+                self.cache_block,
+                float(instances == 1),
+            ),
+            result,
+        )
+        return result
 
     def _keeps(
         self, rule: StayRule, home: FloatArray, present: FloatArray, own_shared: FloatArray

@@ -67,7 +67,12 @@ def predict(
     from smetric_model.analytic.cluster_demand import with_sessions
     from smetric_model.analytic.cluster_outcome import outcome_of
 
-    cluster = ColocatedCluster(scenario, with_sessions(demand))
+    form: type[ColocatedCluster] = ColocatedCluster
+    if scenario.cluster.serving == "disaggregated":
+        from smetric_model.analytic.disaggregated import DisaggregatedCluster
+
+        form = DisaggregatedCluster
+    cluster = form(scenario, with_sessions(demand))
     rate = cluster.work.rate_rps if scenario.workload.rate_rps == "trace" else None
     if rate is None or not np.isfinite(rate):
         rate = _servable_rps(scenario, demand)

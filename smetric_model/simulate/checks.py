@@ -178,6 +178,13 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         yield Violation("hit <= cacheable blocks", "one is longer")
     if (hit % engine.block_tokens != 0).any():
         yield Violation("hits are whole engine blocks", "one is not")
+    remote = replay.peer >= 0
+    if (remote & (replay.peer == replay.instance)).any():
+        yield Violation("a peer is another instance", "one fetches from itself")
+    if (remote & (replay.fetched_tokens == 0)).any() or (
+        remote.any() and not inputs.tiers.peer_fetch
+    ):
+        yield Violation("what comes from peers is fetched", "nothing was, or may be")
     # what the engine counted in the window, against the requests' own times
     window = inputs.window
     inside = (replay.first_token >= window.start) & (replay.first_token < window.end)

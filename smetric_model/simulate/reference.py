@@ -815,12 +815,6 @@ class Cluster:
         self.instances[index].pcie.add(size, request)
         self.schedule_pcie(index, now)
 
-    def end_transfer(self, request: int, now: int) -> None:
-        """Take out KV that has been sent to the decode pool, or that nobody wants any more."""
-        self.nics.advance(now)
-        self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
-        self.schedule_nics(now)
-
     def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
         self.nics.advance(now)
         self.nics.classes[kind].add(work, request)

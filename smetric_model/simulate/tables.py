@@ -370,13 +370,13 @@ def _reuse_shares(prepared: Prepared, replay: Replay, rows: NDArray[np.int64]) -
     inputs, trace = prepared.inputs, prepared.trace
     if trace.tree is None or not rows.size:
         return {}
-    from smetric_model.simulate._tables import reuse_by_origin
+    from smetric_model.workload._reuse_kernels import producers
     from smetric_model.workload.origin import common_prefix_blocks
 
     nodes = inputs.nodes
     size = inputs.requests.turn.size
     own, system, other = (np.zeros(size, np.int64) for _ in range(3))
-    reuse_by_origin(
+    producers(
         nodes.parent,
         nodes.start,
         nodes.end,
@@ -386,8 +386,8 @@ def _reuse_shares(prepared: Prepared, replay: Replay, rows: NDArray[np.int64]) -
         replay.order,
         trace.column("session_id").astype(np.int64),
         common_prefix_blocks(trace),
-        np.where(replay.first_token >= 0, replay.local_tokens + replay.fetched_tokens, 0),
         inputs.engine.cache_block_tokens,
+        np.where(replay.first_token >= 0, replay.local_tokens + replay.fetched_tokens, 0),
         own,
         system,
         other,
