@@ -13,7 +13,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 #: minutes, not seconds: run by name
-LONG = {"closed_form_vs_reference", "simulator", "synthesis", "trace_fuzz", "trace_scale"}
+LONG = {
+    "bound_ladder",
+    "bound_scale",
+    "bound_tiny",
+    "bound_validity",
+    "closed_form_vs_reference",
+    "simulator",
+    "synthesis",
+    "trace_fuzz",
+    "trace_scale",
+}
 
 
 def main(names: list[str]) -> int:
