@@ -13,11 +13,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 #: minutes, not seconds: run by name
-LONG = {"closed_form_vs_reference", "simulator", "synthesis", "trace_fuzz", "trace_scale"}
+LONG = {
+    "closed_form_vs_reference",
+    "router_overhead",
+    "router_soak",
+    "simulator",
+    "synthesis",
+    "trace_fuzz",
+    "trace_scale",
+}
 
 
 def main(names: list[str]) -> int:
-    helpers = {"run", "__init__", "vidur_driver"}
+    helpers = {"run", "__init__", "vidur_driver", "router_aiohttp", "router_engines", "router_load"}
     known = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in helpers)
     unknown = [name for name in names if name not in known]
     if unknown:

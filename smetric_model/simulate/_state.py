@@ -54,6 +54,10 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     NOW,
     FIXED_NEXT,
     ADMITTED,
+    FAULT_NEXT,
+    AVAILABLE,
+    NODES_UP,
+    GLOBAL_CAPACITY,
     INSERTED,
     GLOBAL_DEAD,
     GLOBAL_WRITTEN,
@@ -63,11 +67,11 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     STORE_HEAP,
     VICTIMS,
     RELEASED,
-) = range(38)
+) = range(42)
 _COUNTS = 48
 
 #: where a request is: ``State.request.stage``
-NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
+NOWHERE, UNSENT, HOST, WAITING, PREFILL, DECODE = range(6)
 
 #: places in State.room: counts above which a table must grow before the next event
 ROOM_STALE, ROOM_FAILED, ROOM_EXPIRY, ROOM_LOAD, ROOM_INDEX = range(5)
@@ -114,6 +118,7 @@ _INSTANCE = _record(
         " decode_steps context step_start run_steps held held_since busy_ticks coming last_dead"
         " unused",
         "f8": "held_token_ticks pcie_bytes",
+        "i1": "down",
         "?": "step_is_run",
     }
 )
@@ -128,6 +133,7 @@ _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
 _EXPIRY = _record({"i8": "tick request"})
+_FAULT = _record({"i8": "tick what where"})
 _FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
@@ -160,6 +166,7 @@ class World(NamedTuple):
     use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
     uses: Any  # requests that use a node, in order
     clients: Any
+    faults: Any  # (faults,)
 
 
 class CompiledClients(NamedTuple):
@@ -225,6 +232,7 @@ class State(NamedTuple):
     hits: Any
     active: Any
     available: Any
+    intact: Any  # scratch
     keys: Any
 
 
@@ -275,12 +283,14 @@ def new_world(inputs: Inputs) -> World:
         use_first=use_first,
         uses=uses,
         clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
+        faults=_table(_FAULT, inputs.faults.tick.size, **inputs.faults._asdict()),
     )
 
 
 def _repeats(inputs: Inputs) -> bool:
     """Whether a request may have to be worked on more than once, so that tables may fill up."""
-    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
+    failing = inputs.clients.timeout_ticks >= 0 or inputs.faults.tick.size > 0
+    return failing or bool(inputs.engine.preempt)
 
 
 def _has(tiers: Tiers, eviction: int) -> bool:
@@ -345,6 +355,8 @@ def new_state(inputs: Inputs) -> State:
         load_changes = 2 * load_changes
     count = ints(_COUNTS)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
+    count[AVAILABLE], count[NODES_UP] = prefill, fabric.nodes
+    count[GLOBAL_CAPACITY] = fabric.global_blocks
     transfers = (instances - prefill) * engine.max_running_requests
     if tiers.peer_fetch:
         transfers += prefill * engine.max_running_requests
@@ -412,6 +424,7 @@ def new_state(inputs: Inputs) -> State:
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(prefill),
         active=ints(prefill),
+        intact=np.zeros(nodes if inputs.faults.tick.size else 0, np.bool_),
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
