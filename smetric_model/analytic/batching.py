@@ -183,22 +183,25 @@ class ColocatedInstance:
             residence = batch * own + mix.output_tokens * step
             mean_context = float((residence * context).sum() / residence.sum())
             new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
-            if abs(new - batch) < 1e-6:
+            if abs(new - batch) < 1e-3:
                 break
             batch = 0.5 * (batch + new)
         context = np.minimum(context, self.pool_tokens)
         fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
         return fits, mean_context
 
-    def _prefill_of(self, decode_batch: float) -> NDArray[np.float64]:
-        """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s]."""
+    def _prefill_of(self, decode_batch: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s].
+
+        For batches of shape (d, 1) of shape (d, n).
+        """
         mix = self.mix
         new = mix.prompt_tokens - mix.hit_tokens
-        decode_context = self.decode_context_tokens if decode_batch > 0 else 0.0
+        decode_context = np.where(np.asarray(decode_batch) > 0, self.decode_context_tokens, 0.0)
         time = prefill_time_s(
             self.model, new, mix.hit_tokens, self.token_budget, decode_batch, decode_context
         )
-        idle = float(step_time_s(self.model, 0, 0, decode_batch, decode_context))
+        idle = np.asarray(step_time_s(self.model, 0, 0, decode_batch, decode_context))
         steps = prefill_steps(new, self.token_budget, decode_batch)
         return np.asarray(time - steps * idle)
 
@@ -209,7 +212,7 @@ class ColocatedInstance:
         grid = np.array([0.0])
         if top > 0:
             grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
-        return grid, np.stack([self._prefill_of(float(d)) for d in grid])
+        return grid, self._prefill_of(grid[:, None])
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:
         """Return the marginal engine time of each request's prefill beside other decodes.

@@ -48,6 +48,7 @@ FloatArray = NDArray[np.float64]
 
 _ROUNDS = 12
 _SETTLED = 0.02  # relative change of the latencies at which the rounds end
+_UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _PICKED = 512  # kinds of request behind the engine's laws
@@ -160,8 +161,10 @@ class ColocatedCluster:
         self.cluster = cluster_of(scenario)
         #: instances that the router chooses from
         self.instances = self.cluster.prefill_instances or self.cluster.instances
-        self.model = step_model(demand.instance)
-        self.fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+        if "engine" not in demand.kept:  # read from files: once a workload
+            fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+            demand.kept["engine"] = (step_model(demand.instance, fitted), fitted)
+        self.model, self.fitted = demand.kept["engine"]
         block = int(demand.trace.block_tokens or demand.instance.block_tokens)
         self.policy = policy_of(scenario, demand.instance, self.model, block)
         self.links = Links(
@@ -408,6 +411,11 @@ class ColocatedCluster:
             guess = new if rounds < 3 else _halfway(guess, new)
             if change < _SETTLED and rounds > 1:
                 break
+        else:
+            if change > _UNSETTLED:
+                notes.append(
+                    f"the fixed point still moves by {change:.0%} a round: two states may be near"
+                )
         if loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
         if fetches.nic_utilisation >= 1:

@@ -110,6 +110,7 @@ def loop(p, first, skip):
     now = s.count[NOW]
     at = s.count[FIXED_NEXT]
     s.count[FULL] = 0
+    active = w.clients.active > 0
     while True:
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
@@ -124,13 +125,13 @@ def loop(p, first, skip):
             other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
-        if s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
+        if active and s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
             entry = next_expiry(p)
             if entry >= 0:
                 other, name = s.expiry[entry].tick, _EXPIRY + entry
                 if source < 0 or other < tick or (other == tick and name < code):
                     tick, code, source = other, name, 3
-        if s.count[FAULT_NEXT] < w.faults.size:
+        if active and s.count[FAULT_NEXT] < w.faults.size:
             entry = s.count[FAULT_NEXT]
             other, name = w.faults[entry].tick, _FAULT + entry
             if source < 0 or other < tick or (other == tick and name < code):
@@ -203,7 +204,7 @@ def loop(p, first, skip):
         while wake >= 0:
             begin_step(p, wake, now, skip)
             wake, also = also, -1
-        if w.clients.active and _is_full(p):
+        if active and _is_full(p):
             s.count[FULL] = 1
             s.count[NOW] = now
             s.count[FIXED_NEXT] = at
@@ -343,7 +344,7 @@ def _on_arrival(p, request, now):
         change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
-    if s.instance[chosen].down:
+    if w.clients.active and s.instance[chosen].down:
         end_try(p, request, BROKEN, now)
         return
     due = now + w.requests[request].host_ticks
@@ -626,7 +627,8 @@ def _admit(p, instance, request, now):
         s.out[request].admitted = now
         s.out[request].local_tokens = local
         s.out[request].fetched_tokens = fetched
-        s.out[request].peer = s.request[request].source
+        if w.tiers.peer_fetch:
+            s.reading[request].peer = s.reading[request].source
     s.request[request].found = local + fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched

@@ -96,9 +96,8 @@ _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
-        "i8": "finish_at due grow_at",
-        "i4": "todo at found private chunk next_waiting expiry made replica writing rank"
-        " source pinned",
+        "i8": "finish_at due",
+        "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
         "i1": "stage legs",
         "?": "fetching",
     }
@@ -106,12 +105,14 @@ _REQUEST = _record(
 _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
-        " gave_up instance reason peer local_tokens fetched_tokens charge failed_tries"
-        " preemptions repeated_tokens"
+        " gave_up instance reason local_tokens fetched_tokens",
+        "i4": "charge failed_tries preemptions repeated_tokens",
     }
 )
 #: results that are −1 where something did not happen
-_ABSENT = (_OUT.names or ())[:13]
+_ABSENT = (_OUT.names or ())[:12]
+#: which instance a request fetches from and how many blocks; and which one counts
+_READING = _record({"i4": "source pinned peer"})
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
@@ -218,6 +219,7 @@ class State(NamedTuple):
     store_heap: Any  # (nodes,)
     store_place: Any
     victim: Any  # pieces evicted at an admission
+    reading: Any  # (requests,) where KV may come from other instances
     link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
     tag: Any  # (3, requests): reads, writes, PCIe
     next_flow: Any  # (3, requests)
@@ -366,9 +368,8 @@ def new_state(inputs: Inputs) -> State:
         nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(
-            _REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1, source=-1
-        ),
+        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
+        reading=_table(_READING, requests if tiers.peer_fetch else 0, source=-1, peer=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -481,7 +482,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         slot = state.slot.reshape(nodes, instances)
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
-        **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        **{name: state.out[name].astype(np.int64) for name in _OUT.names or ()},
         failed=FailedTries(
             *(
                 np.ascontiguousarray(state.failed[name][: count[FAILED]])
@@ -501,6 +502,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         nic_work_bytes=state.nic_work,
         held_blocks=held,
         global_held_blocks=_stored(inputs, state),
+        peer=_peers(inputs, state),
         counts={
             "events": int(count[EVENTS]),
             "steps": int(count[STEPS]),
@@ -525,3 +527,10 @@ def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
             stored[node] += state.piece["high"][piece] - state.piece["low"][piece]
             piece = int(state.piece["above"][piece])
     return stored
+
+
+def _peers(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
+    """Which other instance each request's KV came from."""
+    if not inputs.tiers.peer_fetch:
+        return np.full(inputs.requests.turn.size, -1, np.int64)
+    return np.asarray(state.reading["peer"], np.int64)

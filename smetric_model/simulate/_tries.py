@@ -142,7 +142,8 @@ def end_try(p, request, cause, now):
     s.out[request].fetch_done = -1
     s.out[request].first_step = -1
     s.out[request].first_token = -1
-    s.out[request].peer = -1
+    if w.tiers.peer_fetch:
+        s.reading[request].peer = -1
     s.out[request].local_tokens = 0
     s.out[request].fetched_tokens = 0
     s.out[request].failed_tries += 1
