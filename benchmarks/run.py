@@ -19,6 +19,8 @@ LONG = {
     "bound_tiny",
     "bound_validity",
     "closed_form_vs_reference",
+    "router_overhead",
+    "router_soak",
     "simulator",
     "synthesis",
     "trace_fuzz",
@@ -27,7 +29,7 @@ LONG = {
 
 
 def main(names: list[str]) -> int:
-    helpers = {"run", "__init__", "vidur_driver"}
+    helpers = {"run", "__init__", "vidur_driver", "router_aiohttp", "router_engines", "router_load"}
     known = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in helpers)
     unknown = [name for name in names if name not in known]
     if unknown:

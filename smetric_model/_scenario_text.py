@@ -103,7 +103,7 @@ def problems(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def _problem(model: type[BaseModel], item: Any) -> str:
-    path = [str(part) for part in item["loc"]]
+    path = [part for part in item["loc"] if isinstance(part, str)]  # without places in lists
     if item["type"] == "extra_forbidden":
         return _unknown(model, path, item["input"])
     field, known = _field(model, path)
@@ -111,6 +111,10 @@ def _problem(model: type[BaseModel], item: Any) -> str:
     if item["type"] == "value_error":  # a check across keys, in its own words
         return f"{dotted}: {item['ctx']['error']}" if dotted else str(item["ctx"]["error"])
     value = item["input"]
+    if item["type"] == "missing":
+        return f"{dotted}: needed; allowed is {allowed(field)}" if field else f"{dotted}: needed"
+    if field is not None and _is_list(field) and not isinstance(value, dict):
+        return f"{dotted} = {value!r}: a list of tables is needed"
     if field is None or _section(field) is not None:
         return f"{dotted} = {value!r}: a table of keys is needed"
     text = f"{dotted} = {_written(value)}: allowed is {allowed(field)}"
@@ -160,9 +164,16 @@ def _dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:
     annotation = field.annotation
+    if get_origin(annotation) is tuple:
+        annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return None
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Whether a key holds any number of sections."""
+    return get_origin(field.annotation) is tuple
 
 
 def _words(annotation: Any) -> list[str]:
@@ -225,8 +236,11 @@ def scenario_markdown() -> str:
     for name, section in sections.items():
         if section is not None:
             purpose = (section.__doc__ or "").partition(": ")[2]
-            lines += ["", f"## `[{name}]`", "", purpose[:1].upper() + purpose[1:], ""]
-            lines += _table(section, list(section.model_fields), getattr(defaults, name))
+            listed = _is_list(Scenario.model_fields[name])
+            title = f"[[{name}]]" if listed else f"[{name}]"
+            lines += ["", f"## `{title}`", "", purpose[:1].upper() + purpose[1:], ""]
+            values = section.model_construct() if listed else getattr(defaults, name)
+            lines += _table(section, list(section.model_fields), values)
     return "\n".join(lines) + "\n"
 
 
@@ -234,7 +248,7 @@ def _table(model: type[BaseModel], names: list[str], defaults: BaseModel) -> lis
     lines = ["| key | unit | default | allowed | meaning |", "|---|---|---|---|---|"]
     for name in names:
         field = model.model_fields[name]
-        default = getattr(defaults, name)
+        default = getattr(defaults, name, None)
         shown = "" if default is None else f"`{_default(default)}`"
         words = allowed(field).replace("|", "\\|")
         lines.append(f"| `{name}` | {_unit(name)} | {shown} | {words} | {field.description} |")

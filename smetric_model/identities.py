@@ -151,7 +151,7 @@ def _orders(outcome: Outcome) -> Iterator[Violation]:
         for low, high in itertools.pairwise(_QUANTILES):
             yield from _at_most(f"{quantity}_{low}_s", f"{quantity}_{high}_s", outcome, _ROUNDING)
     yield from _at_most("reused_prompt_tps", "prompt_tps", outcome, _ROUNDING)
-    ends = ("within_slo_ratio", "timed_out_ratio")
+    ends = ("within_slo_ratio", "timed_out_ratio", "failed_ratio")
     if sum(number for name in ends if not math.isnan(number := outcome.number(name))) > 1 + 1e-9:
         values = ", ".join(f"{name} = {outcome.number(name):g}" for name in ends)
         yield Violation(f"{' + '.join(ends)} <= 1", values)
@@ -167,7 +167,8 @@ def _little(outcome: Outcome) -> Iterator[Violation]:
     number = outcome.number
     # Requests that time out or never end are in flight without an end-to-end time.
     # A request that is tried again waits in no instance between its tries.
-    if outcome["valid"] is False or number("timed_out_ratio") > 0 or number("retries") > 0:
+    tried_again = number("timed_out_ratio") > 0 or number("retries") > 0
+    if outcome["valid"] is False or tried_again or number("failed_ratio") > 0:
         return
     unservable = number("unservable_ratio")
     servable_rps = number("arrival_rate_rps") * (1 - (0 if math.isnan(unservable) else unservable))

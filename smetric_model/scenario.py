@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from smetric_model._scenario_text import toml_position
 from smetric_model.datafiles import data_dir
@@ -25,6 +25,7 @@ from smetric_model.scenario_sections import (
     ClusterSection,
     Dtype,
     EngineSection,
+    FailureSection,
     GlobalTierSection,
     LlmSection,
     LocalTierSection,
@@ -41,6 +42,7 @@ __all__ = [
     "ClusterSection",
     "Dtype",
     "EngineSection",
+    "FailureSection",
     "GlobalTierSection",
     "LlmSection",
     "LocalTierSection",
@@ -76,9 +78,15 @@ class Scenario(Spec):
     client: ClientSection = ClientSection()
     router: RouterSection = RouterSection()
     slo: SloSection = SloSection()
+    failures: tuple[FailureSection, ...] = ()
 
     #: folder of the scenario's file, against which relative paths resolve; no part of the content
     _folder: Path | None = PrivateAttr(None)
+
+    @field_validator("failures", mode="before")
+    @classmethod
+    def _frozen(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _check(self) -> Scenario:
@@ -164,7 +172,9 @@ class Scenario(Spec):
         dict
             In the order of the example file; keys without a value are left out.
         """
-        return self.model_dump(exclude_none=True)
+        content = self.model_dump(exclude_none=True)
+        failures = list(content.pop("failures"))
+        return {**content, "failures": failures} if failures else content
 
     def to_toml(self) -> str:
         """Whole content as a scenario file, defaults filled in.

@@ -20,6 +20,7 @@ __all__ = [
     "ClusterSection",
     "Dtype",
     "EngineSection",
+    "FailureSection",
     "GlobalTierSection",
     "LlmSection",
     "LocalTierSection",
@@ -308,6 +309,31 @@ class ClientSection(Spec):
     )
 
 
+class FailureSection(Spec):
+    """``[[failures]]``: an instance, or a node with its instances, that fails; one table each."""
+
+    instance: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Instance that fails, counted from 0; or give `node`."
+    )
+    node: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Node that fails, counted from 0: its instances, and its share of the global"
+        " tier.",
+    )
+    at_s: NotNegative = Field(description="When, from the start of the warm-up; needed.")
+    down_s: PositiveOrInf = Field(
+        math.inf, description="Time until it is back, with cold caches; `inf`: it stays down."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> FailureSection:
+        if (self.instance is None) == (self.node is None):
+            raise ValueError(
+                f"instance = {self.instance} and node = {self.node}: exactly one of them"
+            )
+        return self
+
+
 class RouterSection(Spec):
     """``[router]``: which instance a request goes to.  Keys a policy does not use are ignored."""
 
@@ -357,6 +383,10 @@ class RouterSection(Spec):
         "own", description="The router's own counters, or metrics read from the engines."
     )
     load_age_s: NotNegative = Field(0.0, description="Age of the load the router sees.")
+    detection_s: NotNegative = Field(
+        5.0,
+        description="Time after which the routers know that an instance has failed, or is back.",
+    )
     replicas: Count = Field(
         1, description="Routers; each counts only the requests that it placed itself."
     )

@@ -40,7 +40,7 @@ KEYS = [
     (section, key)
     for section, model in MODELS.items()
     for key in model.model_fields
-    if key not in MODELS
+    if key not in (*MODELS, "failures")  # a list of tables: its own tests
 ]
 DOTTED = [f"{section}.{key}" if section else key for section, key in KEYS]
 
@@ -505,14 +505,15 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
     # that an FP8 model is not converted to BF16 behind the user's back.
     assert example == Scenario().replace(**{"llm.weight_dtype": "bf16", "llm.kv_dtype": "bf16"})
     assert instance_of(example) == instance_of(Scenario())
-    # backoff_s and the pools are named in the design, not in the example; load_indicator and
-    # kv_admission are ours.
+    # backoff_s and the pools are named in the design, not in the example; load_indicator,
+    # kv_admission and detection_s are ours.
     written = {f"{s}.{k}" if s else k for s, k in KEYS}
     for section, table in tomllib.loads(path.read_text()).items():
         for key in table if isinstance(table, dict) else [""]:
             written.discard(f"{section}.{key}" if key else section)
     assert written == {
         "client.backoff_s",
+        "router.detection_s",
         "engine.kv_admission",
         "cluster.prefill_instances",
         "cluster.decode_instances",
@@ -536,3 +537,48 @@ def test_the_ttft_slo_grows_with_the_prompt(tokens: float, base: float, slope: f
 
 def test_the_committed_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "scenario.md").read_text() == scenario_markdown()
+
+
+def test_failures_are_tables_of_their_own() -> None:
+    listed = [{"instance": 3, "at_s": 100.0, "down_s": 60.0}, {"node": 1, "at_s": 5.0}]
+    scenario = Scenario(failures=listed)
+    assert [failure.node for failure in scenario.failures] == [None, 1]
+    assert math.isinf(scenario.failures[1].down_s)
+    one, two = "instance = 3\nat_s = 100.0\ndown_s = 60.0", "node = 1\nat_s = 5.0"
+    text = f"[[failures]]\n{one}\n[[failures]]\n{two}"
+    assert Scenario.from_dict(tomllib.loads(text)) == scenario
+    again = Scenario.from_dict(tomllib.loads(scenario.to_toml()))
+    assert (again, again.scenario_id) == (scenario, scenario.scenario_id)
+    assert scenario.replace(failures=None) == Scenario()
+    assert Scenario().scenario_id == Scenario(failures=[]).scenario_id
+    assert scenario.scenario_id != Scenario().scenario_id
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ({"instance": 1}, "failures.at_s: needed; allowed is number >= 0"),
+        ({"at_s": 1.0}, "failures: instance = None and node = None: exactly one of them"),
+        (
+            {"at_s": 1.0, "instance": 1, "node": 0},
+            "failures: instance = 1 and node = 0: exactly one of them",
+        ),
+        (
+            {"at_s": -1.0, "node": 0},
+            "failures.at_s = -1.0: allowed is number >= 0",
+        ),
+        (
+            {"at": 1.0, "at_s": 1.0, "node": 0},
+            "failures.at = 1.0: unknown key; did you mean failures.at_s?",
+        ),
+    ],
+)
+def test_a_wrong_failure_is_refused(failure: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Scenario(failures=[failure])
+    assert str(caught.value) == message
+
+
+def test_failures_are_a_list() -> None:
+    with pytest.raises(SpecError, match="failures = 3: a list of tables is needed"):
+        Scenario(failures=3)

@@ -5,7 +5,7 @@ from the seed of the half, but the rates, paces and warm-ups: they follow from t
 the simulator as they were when ``development.csv`` and ``held-out.csv`` were written, and stand
 there, so that the scenarios stay the same while the closed form is improved.
 
-``python benchmarks/agreement/design.py HALF`` writes a half's file anew.
+``python benchmarks/agreement/design.py HALF`` completes a half's file; remove it to begin anew.
 
 The pace at which traces are recorded is that of a pilot simulation, so that as many sessions are
 under way at the start as the cluster will hold.
@@ -19,7 +19,9 @@ hits) and what the decode pool completes.
 
 from __future__ import annotations
 
+import argparse
 import math
+import multiprocessing
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -45,6 +47,7 @@ from smetric_model.workload.trace import Trace
 Half = Literal["development", "held-out"]
 HALVES: tuple[Half, ...] = ("development", "held-out")
 SCENARIOS = 200
+BATCH = 20  # points worked out before they are kept
 #: seed of each half's hypercube; the traces' seeds follow
 SEEDS: dict[str, int] = {"development": 20_260_701, "held-out": 20_260_702}
 HERE = Path(__file__).resolve().parent
@@ -413,20 +416,33 @@ def load(half: str) -> list[Point]:
     ]
 
 
-def main(halves: list[str]) -> int:
-    if not halves or set(halves) - set(HALVES):
-        print(f"usage: design.py {'|'.join(HALVES)} ...", file=sys.stderr)
-        return 2
-    for half in HALVES:
-        if half not in halves:
-            continue
-        points = []
-        for point in drawn(half):
-            points.append(paced(completed(point)))
-            print(f"{half} {point.number + 1}/{SCENARIOS}", file=sys.stderr, flush=True)
-        save(half, points)
+def complete(name: str, points: list[Point], jobs: int) -> list[Point]:
+    """Complete points that are not in a file yet, and keep them there, some at a time."""
+    done = load(name) if (HERE / f"{name}.csv").exists() else []
+    context = multiprocessing.get_context("spawn")
+    while len(done) < len(points):
+        batch = points[len(done) : len(done) + BATCH]
+        with context.Pool(jobs) as pool:
+            done += pool.map(finished, batch, chunksize=1)
+        save(name, done)
+        print(f"{name}: {len(done)} of {len(points)}", file=sys.stderr, flush=True)
+    return done[: len(points)]
+
+
+def finished(point: Point) -> Point:
+    """Return a point with everything that is worked out for it."""
+    return paced(completed(point))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Complete a half's file; takes a while.")
+    parser.add_argument("halves", nargs="+", choices=HALVES)
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    for half in options.halves:
+        complete(half, drawn(half), options.jobs)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -5,8 +5,9 @@ report (Markdown) and writes a tidy table, one line a scenario and quantity.
 
 Errors compare means over the seeds of a scenario, on the same traces.  *Noise* is the standard
 error of the simulated mean (standard deviation over seeds ÷ √seeds), on the same scale as the
-error.  Scenarios whose simulation finds no steady state (requests take longer and longer, or do
-not end) are counted apart, with what ``predict`` says of them.
+error, for as many seeds as were predicted.  Scenarios whose simulation finds no steady state
+(requests take longer and longer, or do not end) are counted apart, with what ``predict`` says of
+them.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ QUANTITIES = (
 STRATA = ("<.5", ".5-.8", ".8-.95")
 #: tokens/s within SLO below this share of all tokens/s are measured against that share
 LEAST_WITHIN_SLO = 0.1
-#: no steady state where times grow by this factor from the window's first third to its last
-GROWTH = 1.5
+#: no steady state where times grow by this factor from the window's first third to its last, or
+#: where sessions wait so long that no more than this share of the design's rate comes about
+GROWTH, REALISED = 1.5, 0.9
 
 
-def no_steady_state(rows: list[dict[str, Any]]) -> bool:
-    """Whether the simulation of a scenario drifts or saturates."""
+def no_steady_state(rows: list[dict[str, Any]], rate_rps: float) -> bool:
+    """Whether the simulation of a scenario of this rate drifts or saturates."""
     done = [row for row in rows if row["status"] == "done"]
     if not done:
         return False
     growth = np.median([row["growth"] for row in done])
     unfinished = sum(not row["valid"] for row in done)
-    return bool(growth > GROWTH or 2 * unfinished > len(done))
+    slow = np.mean([row["arrival_rate_rps"] for row in done]) < REALISED * rate_rps
+    return bool(growth > GROWTH or slow or 2 * unfinished > len(done))
 
 
 def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -87,7 +90,7 @@ def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, p
             "simulate": _status(simulated),
             "predict": _status(predicted),
             "error": next((row["error"] for row in predicted + simulated if "error" in row), ""),
-            "steady": bool(done) and not no_steady_state(simulated),
+            "steady": bool(done) and not no_steady_state(simulated, point.rate_rps),
             "utilisation": np.mean([r["compute_utilisation_ratio"] for r in done]) if done else 0.0,
             "growth": np.median([row["growth"] for row in done]) if done else np.nan,
             "simulate_cpu_s": sum(r["cpu_s"] + r.get("trace_cpu_s", 0) for r in simulated),
@@ -107,7 +110,8 @@ def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, p
                     every = np.mean([row["total_tps"] for row, _ in pairs])
                     scale = max(scale, LEAST_WITHIN_SLO * float(every))
             error = (answer.mean() - truth.mean()) / scale
-            several = truth.size > 1
+            every_seed = np.array([quantity.value(row) for row in done])
+            several = every_seed.size > 1
             lines.append(
                 {
                     "quantity": quantity.label,

@@ -84,15 +84,19 @@ def _completed(point: design.Point) -> design.Point:
 def draw(count: int, jobs: int) -> list[design.Point]:
     """Return the first candidates, and keep them in a file: capacity and pace take a while."""
     points = design.load(NAME) if (design.HERE / f"{NAME}.csv").exists() else []
-    cube = qmc.LatinHypercube(d=12, rng=np.random.default_rng(SEED))
-    drawn = [_candidate(number, u) for number, u in enumerate(cube.random(CANDIDATES))]
-    missing = drawn[len(points) : count]
+    missing = drawn()[len(points) : count]
     if missing:
         context = multiprocessing.get_context("spawn")
         with context.Pool(jobs, run._quiet) as pool:
             points += pool.map(_completed, missing, chunksize=1)
         design.save(NAME, points)
     return points[:count]
+
+
+def drawn() -> list[design.Point]:
+    """Return the candidates as drawn."""
+    cube = qmc.LatinHypercube(d=12, rng=np.random.default_rng(SEED))
+    return [_candidate(number, u) for number, u in enumerate(cube.random(CANDIDATES))]
 
 
 def variant(point: design.Point, name: str) -> design.Point:

@@ -33,15 +33,31 @@ class Arrivals:
         ``m(0), m(1), …``: arrival rate at each load ÷ its mean; the last value holds beyond.
     delayed : float
         Of those present, the mean number that is with the host or fetches and not in the engine.
+    busy_factor : ndarray, shape (levels,), optional
+        The same as ``factor`` while a prefill runs, where the router avoids that; an instance that
+        prefills has got its last request just now, and others are next in turn.
     """
 
     factor: FloatArray
     delayed: float = 0.0
+    busy_factor: FloatArray | None = None
 
     @property
     def is_poisson(self) -> bool:
         """Whether the rate does not depend on the load."""
         return bool(np.ptp(self.factor) == 0)
+
+    def while_prefilling(self, load: ArrayLike) -> FloatArray:
+        """Return ``m`` at loads while a prefill runs.
+
+        Parameters
+        ----------
+        load : array_like of float
+            Loads.
+        """
+        factor = self.factor if self.busy_factor is None else self.busy_factor
+        levels = np.arange(factor.size)
+        return np.asarray(np.interp(np.asarray(load, dtype=float), levels, factor))
 
     def at(self, load: ArrayLike) -> FloatArray:
         """Return ``m`` at loads that need not be whole.
@@ -53,28 +69,6 @@ class Arrivals:
         """
         levels = np.arange(self.factor.size)
         return np.asarray(np.interp(np.asarray(load, dtype=float), levels, self.factor))
-
-    def while_decoding(self, decoding: FloatArray) -> FloatArray:
-        """Return ``m`` with so many decoding and none in prefill.
-
-        Parameters
-        ----------
-        decoding : ndarray of float
-            Numbers that decode, or wait for KV.
-        """
-        return self.at(decoding + self.delayed)
-
-    def while_prefilling(self, decoding: FloatArray, prefilling: float) -> FloatArray:
-        """Return ``m`` with so many decoding and so many in prefill.
-
-        Parameters
-        ----------
-        decoding : ndarray of float
-            Numbers that decode, or wait for KV.
-        prefilling : float
-            Mean number in prefill.
-        """
-        return self.at(decoding + prefilling + self.delayed)
 
 
 #: A rate that does not depend on the load.

@@ -149,6 +149,7 @@ class ColocatedInstance:
             / mix.output_tokens.sum()
         )
         self._laws: dict[float, BatchLaw] = {}
+        self._beside: float | None = None
         self.fits_ratio, self.mean_resident_tokens = self._fits()
         self.batches = np.cumsum(self.fits_ratio)
         self.max_batch = float(self.batches[-1])
@@ -182,22 +183,25 @@ class ColocatedInstance:
             residence = batch * own + mix.output_tokens * step
             mean_context = float((residence * context).sum() / residence.sum())
             new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
-            if abs(new - batch) < 1e-6:
+            if abs(new - batch) < 1e-3:
                 break
             batch = 0.5 * (batch + new)
         context = np.minimum(context, self.pool_tokens)
         fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
         return fits, mean_context
 
-    def _prefill_of(self, decode_batch: float) -> NDArray[np.float64]:
-        """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s]."""
+    def _prefill_of(self, decode_batch: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s].
+
+        For batches of shape (d, 1) of shape (d, n).
+        """
         mix = self.mix
         new = mix.prompt_tokens - mix.hit_tokens
-        decode_context = self.decode_context_tokens if decode_batch > 0 else 0.0
+        decode_context = np.where(np.asarray(decode_batch) > 0, self.decode_context_tokens, 0.0)
         time = prefill_time_s(
             self.model, new, mix.hit_tokens, self.token_budget, decode_batch, decode_context
         )
-        idle = float(step_time_s(self.model, 0, 0, decode_batch, decode_context))
+        idle = np.asarray(step_time_s(self.model, 0, 0, decode_batch, decode_context))
         steps = prefill_steps(new, self.token_budget, decode_batch)
         return np.asarray(time - steps * idle)
 
@@ -208,7 +212,7 @@ class ColocatedInstance:
         grid = np.array([0.0])
         if top > 0:
             grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
-        return grid, np.stack([self._prefill_of(float(d)) for d in grid])
+        return grid, self._prefill_of(grid[:, None])
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:
         """Return the marginal engine time of each request's prefill beside other decodes.
@@ -249,6 +253,11 @@ class ColocatedInstance:
         grid, table = self._prefill_grid
         prefill = np.interp(batches - 1.0, grid, table.mean(axis=1))
         return self._of_fitting(1.0 / (prefill + self._decode_share_s))
+
+    @cached_property
+    def decode_completion_rps(self) -> NDArray[np.float64]:
+        """Total completion rate of decode alone with 1, 2, … present [requests/s]."""
+        return self._of_fitting(1.0 / self._decode_share_s)
 
     @cached_property
     def _decode_share_s(self) -> NDArray[np.float64]:
@@ -324,92 +333,62 @@ class ColocatedInstance:
                 f"{rate_rps:.4g} requests/s; an instance bears {self.stability_rps:.4g}", "engine"
             )
         if not arrivals.is_poisson:
-            law = self._batch_law(rate_rps, 0.0, arrivals)
-            return self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0), arrivals)
+            from smetric_model.analytic.routed_batch import routed_batch_law
+
+            guess = rate_rps * self.mean_output_tokens * float(self.decode_step_s[0])
+            beside = min(guess, self.max_batch) if self._beside is None else self._beside
+            law = routed_batch_law(self, rate_rps, arrivals, beside)
+            self._beside = max(law.mean_running - 1.0, 0.0)
+            return law
         if rate_rps not in self._laws:
-            law = self._batch_law(rate_rps, 0.0, POISSON)
-            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0), POISSON)
+            law = self._batch_law(rate_rps, 0.0)
+            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0))
             self._laws[rate_rps] = law
         return self._laws[rate_rps]
 
-    def _batch_law(self, rate_rps: float, beside: float, arrivals: Arrivals) -> BatchLaw:
+    def _batch_law(self, rate_rps: float, beside: float) -> BatchLaw:
         work = self.prefill_s(beside)
-        mean_work = float(work.mean())
-        load = min(rate_rps * mean_work, 0.995)
-        decode_rate = self._of_fitting(1.0 / self._decode_share_s)
+        load = min(rate_rps * float(work.mean()), 0.995)
+        decode_rate = self.decode_completion_rps
         places = decode_rate.size
         sample, share = condensed(work)
-        present = np.arange(places, dtype=float)
+        scale = load / (rate_rps * float(work.mean())) if load > 0 else 1.0
+        over = busy_period_counts(sample * scale, share, rate_rps, places)
+        weights, bursts = bursty_queue(rate_rps, over, decode_rate)
+        # bursts that fill all places, and what they leave waiting
+        missing = places - np.arange(places)
+        excess = 1.0 / (1.0 - load) - np.cumsum(over[:places])[missing - 1]
+        entry = bursts @ (over[missing - 1] + (1.0 - load) * np.maximum(excess, 0.0))
+        spare = self.stability_rps - rate_rps
+        # the true clock: with n prefills of a busy period over the next one stops decode for w
+        stopped = load * np.convolve(weights, over[:places])[:places]
+        opened = weights + stopped
+        total = float(opened.sum() + entry / spare)
+        present, full = opened / total, float(entry / spare / total)
+
         batches = np.append(0.0, self.batches[:-1])
-        scale, busy_rate = 1.0, rate_rps
-        weights = np.zeros(places)
-        full = 0.0
-        for _ in range(1 if arrivals.is_poisson else 8):
-            busy_load = min(busy_rate * mean_work, 0.995)
-            shrink = busy_load / (busy_rate * mean_work) if busy_load > 0 else 1.0
-            over = busy_period_counts(sample * shrink, share, busy_rate, places)
-            rates = rate_rps * scale * arrivals.while_decoding(present)
-            weights, bursts = bursty_queue(rates, over, decode_rate)
-            # bursts that fill all places, and what they leave waiting
-            missing = places - np.arange(places)
-            excess = 1.0 / (1.0 - busy_load) - np.cumsum(over[:places])[missing - 1]
-            entry = bursts @ (over[missing - 1] + (1.0 - busy_load) * np.maximum(excess, 0.0))
-            full_rate = rate_rps * scale * float(arrivals.while_decoding(np.array([places]))[0])
-            spare = max(self.stability_rps - full_rate, 1e-6 * self.stability_rps)
-            # the true clock: with n prefills of a busy period over the next one stops decode for w
-            stopped = mean_work * np.convolve(bursts, over[:places])[:places]
-            opened = weights + stopped
-            total = float(opened.sum() + entry / spare)
-            law, full = opened / total, float(entry / spare / total)
-            if arrivals.is_poisson:
-                break
-            served = (float(weights[1:] @ decode_rate[:-1]) if places > 1 else 0.0) / total
-            served += full * self.stability_rps
-            prefilling = 1.0 / (1.0 - busy_load)
-            factors = arrivals.while_prefilling(present, prefilling)
-            in_prefill = stopped / max(float(stopped.sum()), 1e-300)
-            wanted = rate_rps * scale * float(in_prefill @ factors)
-            change = abs(served / rate_rps - 1.0) + abs(wanted / busy_rate - 1.0)
-            scale *= rate_rps / max(served, 1e-12 * rate_rps)
-            busy_rate = wanted
-            if change < 1e-3:
-                break
-        present, batches = law, np.append(0.0, self.batches[:-1])
-        busy_load = min(busy_rate * mean_work, 0.995)
         prefilling = self.stability_rps * float(self.prefill_s(self.max_batch - 1.0).mean())
         decoding = float(present @ batches) + full * max(self.max_batch - min(prefilling, 1.0), 0.0)
-        wait = busy_rate * float((work * work).mean()) / (2 * (1 - busy_load))
+        wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
         # tokens see a batch as often as it makes them
         step_s = np.append(1.0, self.decode_step_s[:-1])
         made = weights * batches / step_s
         made_full = full * self.stability_rps / rate_rps
         tokens = made / max(float(made.sum()), 1e-300) * max(1.0 - made_full, 0.0)
-        seen, beside_rate = present, rate_rps
-        seen_full = full
-        if not arrivals.is_poisson:
-            idle = arrivals.while_decoding(np.arange(places, dtype=float))
-            busy = arrivals.while_prefilling(np.arange(places, dtype=float), prefilling=1.0)
-            found = (weights * idle + stopped * busy) / total
-            last = full * full_rate / (rate_rps * scale)
-            norm = max(float(found.sum()) + last, 1e-300)
-            seen, seen_full = found / norm, last / norm
-            meets = float(tokens @ idle) / max(float(tokens.sum()), 1e-300)
-            beside_rate = rate_rps * scale * meets * max(1.0 - made_full, 0.0)
-            beside_rate += made_full * full_rate
         return BatchLaw(
-            present,
-            full,
-            tokens,
-            min(made_full, 1.0),
-            decoding,
-            decoding + min(load, 1.0),
-            wait,
-            seen,
-            seen_full,
-            busy_rate,
-            full_rate,
-            beside_rate,
-            float(weights[0] / total),
+            present=present,
+            full=full,
+            tokens=tokens,
+            tokens_full=min(made_full, 1.0),
+            mean_decoding=decoding,
+            mean_running=decoding + min(load, 1.0),
+            prefill_wait_s=wait,
+            seen=present,
+            seen_full=full,
+            busy_rate_rps=rate_rps,
+            full_rate_rps=rate_rps,
+            beside_rate_rps=rate_rps,
+            idle=float(weights[0] / total),
         )
 
     def mean_batch(self, rate_rps: float) -> float:

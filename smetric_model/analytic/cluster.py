@@ -16,14 +16,16 @@ They are evaluated in turn until nothing moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammainc
 
 from smetric_model.analytic.arrivals import Arrivals
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
+from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
 from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
@@ -45,7 +47,8 @@ __all__ = ["ClusterState", "ColocatedCluster"]
 FloatArray = NDArray[np.float64]
 
 _ROUNDS = 12
-_SETTLED = 0.01  # relative change of the latencies at which the rounds end
+_SETTLED = 0.02  # relative change of the latencies at which the rounds end
+_UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _PICKED = 512  # kinds of request behind the engine's laws
@@ -158,8 +161,10 @@ class ColocatedCluster:
         self.cluster = cluster_of(scenario)
         #: instances that the router chooses from
         self.instances = self.cluster.prefill_instances or self.cluster.instances
-        self.model = step_model(demand.instance)
-        self.fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+        if "engine" not in demand.kept:  # read from files: once a workload
+            fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+            demand.kept["engine"] = (step_model(demand.instance, fitted), fitted)
+        self.model, self.fitted = demand.kept["engine"]
         block = int(demand.trace.block_tokens or demand.instance.block_tokens)
         self.policy = policy_of(scenario, demand.instance, self.model, block)
         self.links = Links(
@@ -270,10 +275,19 @@ class ColocatedCluster:
                 mixed.local + mixed.fetched,
                 self._host_s(mixed.prompt) + mixed.fetch_s,
             ),
-            demand.pool_tokens,
+            *self._pool(mixed, demand.fixed_state_tokens),
+        )
+
+    def _pool(self, mixed: Mixed, fixed: float) -> tuple[float, int, int, float]:
+        """KV pool and limits of an instance, shared prefixes in use taken off both sides."""
+        demand = self.demand
+        shared = self._shared_in_use
+        once = min(float(self.work.local.shared.mean()), 0.9 * float(mixed.prompt.min()))
+        return (
+            demand.pool_tokens - shared,
             demand.instance.token_budget,
             demand.instance.max_running_requests,
-            demand.fixed_state_tokens,
+            fixed - (once if shared > 0 else 0.0),
         )
 
     def _route(
@@ -361,7 +375,7 @@ class ColocatedCluster:
         guess = self._first_guess(rate_rps)
         routed: Stickiness | None = None
         notes: list[str] = []
-        self._before_token = 0.3
+        self._before_token, self._shared_in_use = 0.3, 0.0
         stable = True
         loaded = None
         rounds = 0
@@ -394,9 +408,14 @@ class ColocatedCluster:
             )
             new = self._next(loaded, routed, hits, bearable)
             change = _change(guess, new)
-            guess = new
+            guess = new if rounds < 3 else _halfway(guess, new)
             if change < _SETTLED and rounds > 1:
                 break
+        else:
+            if change > _UNSETTLED:
+                notes.append(
+                    f"the fixed point still moves by {change:.0%} a round: two states may be near"
+                )
         if loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
         if fetches.nic_utilisation >= 1:
@@ -432,10 +451,61 @@ class ColocatedCluster:
         law = routed.load_law
         # loads that do not occur say nothing about the rate
         last = int(np.flatnonzero(law > 1e-9)[-1])
+        factor = births[: last + 1] / own
+        free = self._free_ratio(routed)[: last + 1]
+        avoided = self._avoided(routed, instance)
         return Arrivals(
-            births[: last + 1] / own,
+            factor,
             own * float(instance.mix.before_prefill_s.mean()),
+            factor * ((1 - free) * avoided[0] + free * avoided[1]),
         )
+
+    def _free_ratio(self, routed: Stickiness) -> FloatArray:
+        """Of the arrivals at each load, those that were free to go anywhere."""
+        rule, law = routed.rule, np.maximum(routed.load_law, 1e-300)
+        if rule.kind in ("never", "blind"):
+            return np.ones(law.size)
+        if rule.first_turn == "hash":
+            return np.zeros(law.size)
+        follow = self.work.follow_up_ratio
+        kept = float(routed.follow_up_load_law @ routed.stay_given_load) * (1 - rule.evicted)
+        free = (1 - follow * kept) * routed.joined_load_law / law
+        births = np.maximum(routed.birth_rate_rps / routed.cluster.rate_per_instance_rps, 1e-300)
+        return np.clip(free / births, 0.0, 1.0)
+
+    def _avoided(self, routed: Stickiness, instance: ColocatedInstance) -> tuple[float, float]:
+        """How much less arrives while a prefill runs: of follow-ups at home, and of free requests.
+
+        Least-load ties are round robin: an instance that has just got a request is the last in
+        turn of the k that are as loaded, and its next free one is the k-th.  Policies that look at
+        unprefilled tokens see the prefill itself.
+        """
+        n, name = self.instances, self.scenario.router.policy
+        if n == 1 or name in ("random", "power-of-two") or routed.rule.first_turn == "hash":
+            return 1.0, 1.0
+        own = routed.cluster.rate_per_instance_rps
+        work, share = condensed(instance.prefill_s(0.0))
+        sticky = 1.0
+        if name == "dynamo":
+            # the home's charge against what its hit is worth
+            local = self.work.local
+            worth = np.sort((local.own[0] - local.shared)[local.has_home])
+            mix = instance.mix
+            new = mix.prompt_tokens - mix.hit_tokens
+            less = np.searchsorted(worth, new, side="left") / max(worth.size, 1)
+            weight = instance.prefill_s(0.0)
+            sticky = 1.0 - float(weight @ less) / max(float(weight.sum()), 1e-300)
+            busy = min(own * float(work @ share), 1.0)
+            return sticky, busy ** (n - 1)
+        free = own * float(routed.load_law @ (self._free_ratio(routed) * routed.birth_rate_rps))
+        free = free / max(float(routed.load_law @ routed.birth_rate_rps), 1e-300)
+        tied = max(n * float(routed.joined_load_law @ routed.load_law), 1.0)
+        if name == "round-robin":
+            free, tied = own, float(n)
+        met = n * free * work
+        times = sum(gammainc(turn * tied, met) for turn in range(1, 9))
+        plain = float(share @ met) / tied
+        return sticky, min(float(share @ times) / plain, 1.0) if plain > 0 else 1.0
 
     def _next(
         self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
@@ -451,8 +521,12 @@ class ColocatedCluster:
         fetching -= own * float(self._host_s(instance.mix.prompt_tokens).mean())
         running = loaded.mean_batch + fetching
         time = running / own if own > 0 else 0.0
+        # the instance counts contexts less what they share
         pinned = running * max(instance.mean_resident_tokens - shared, 0.0)
-        pinned += self.work.local.shared_in_use(own, time)
+        self._shared_in_use = min(
+            self.work.local.shared_in_use(own, time), 0.3 * self.demand.pool_tokens
+        )
+        pinned += self._shared_in_use
         stay = self._stay(routed, hits)
         return _Guess(
             self._rule(stay),
@@ -579,6 +653,16 @@ def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray
     upto = int(np.ceil(present[-1]))
     return np.maximum.accumulate(
         np.interp(np.arange(1.0, upto + 1), present, np.append(0.0, rates))
+    )
+
+
+def _halfway(old: _Guess, new: _Guess) -> _Guess:
+    """Return the middle of two guesses: rounds that overshoot then come to rest."""
+    return _Guess(
+        replace(new.rule, stay=0.5 * (old.rule.stay + new.rule.stay)),
+        Pace(*(0.5 * (a + b) for a, b in zip(old.pace, new.pace, strict=True))),
+        0.5 * (old.pinned + new.pinned),
+        0.5 * (old.computing + new.computing),
     )
 
 

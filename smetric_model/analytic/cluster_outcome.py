@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
+from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 
 if TYPE_CHECKING:
@@ -65,8 +67,9 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         **_latencies(cluster, state),
         **_hits(cluster, state),
         **_stickiness(cluster, state),
+        **_imbalance(cluster, state),
         **_limits(cluster, state),
-        "valid": True,
+        "valid": math.isinf(scenario.client.timeout_s),
         "note": "; ".join(_notes(cluster, state)),
     }
     values["inflight_requests_mean"] = rate * float(values["e2e_mean_s"])
@@ -198,6 +201,29 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     }
 
 
+def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
+    """Imbalance columns; what a request adds is as unequal as in the trace."""
+    local, work = cluster.work.local, cluster.work
+    if cluster.instances < 2:
+        return {}
+    session = cluster.demand.session_reuse.session[local.rows]
+    total = local.prompt + work.output_tokens
+    ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
+    new = np.maximum(local.prompt - state.hits.tokens, 1.0)
+    weights = {
+        "processed_tokens": RequestWeights.of(total, session),
+        "inflight_tokens": RequestWeights.of(
+            total, session, present_s=ttft + step * work.output_tokens
+        ),
+        # a prompt waits longer the more of it is new
+        "unprefilled_tokens": RequestWeights.of(new, session, present_s=new, duration_s=ttft),
+    }
+    columns = imbalance_columns(
+        state.routed, weights, observed_s=cluster.scenario.workload.window_s
+    )
+    return {name: value for name, value in columns.items() if np.isfinite(value)}
+
+
 def _limits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float | str]:
     used = {
         "compute": state.computing,
@@ -259,6 +285,24 @@ def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, floa
     return result
 
 
+def _left_out(cluster: ColocatedCluster) -> list[str]:
+    """List what the scenario asks for and the closed form leaves out."""
+    scenario = cluster.scenario
+    router, tier = scenario.router, scenario.global_tier
+    ignored = (
+        ("client.timeout_s", math.isinf(scenario.client.timeout_s)),
+        ("router.hit_index", router.hit_index == "exact"),
+        ("router.load_age_s", router.load_age_s == 0),
+        ("router.load_source", router.load_source == "own"),
+        ("router.replicas", router.replicas == 1),
+        ("router.tie_break", router.tie_break == "least-loaded"),
+        ("global_tier.fetch", tier.fetch == "async"),
+        ("global_tier.peer_fetch", not tier.peer_fetch),
+    )
+    names = [name for name, modelled in ignored if not modelled]
+    return [f"not in these figures: {', '.join(names)}"] if names else []
+
+
 def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
     notes = list(state.notes)
     if cluster.fitted.carried_over:
@@ -266,5 +310,6 @@ def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
             f"efficiencies of {cluster.fitted.fitted_for} carried over to"
             f" {cluster.demand.instance.gpu.name}"
         )
+    notes += _left_out(cluster)
     notes += [f"{count} requests {reason}" for reason, count in cluster.demand.unservable.items()]
     return notes

@@ -36,6 +36,7 @@ that a request of O tokens meets no more than about ``(N - 1) O / E[O]`` prefill
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,6 +65,7 @@ _WAIT_POINTS = 400  # equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
 _BISECTIONS = 14  # steps to a quantile
+_QUANTILE_RATIO = 0.02  # width of the bracket in which a quantile is interpolated, in logarithms
 _COARSER = 3.0  # a grid serves intervals that reach up to this much further than its first
 _FEWEST = 1e-3  # places that count as none
 
@@ -472,15 +474,33 @@ def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
 def _invert(
     cdf: Callable[[float], float], low_s: float, high_s: float, shares: Sequence[float]
 ) -> list[float]:
-    """Quantiles by bisection on the logarithm; ``inf`` where the law ends below a share."""
-    complete = cdf(high_s)
+    """Quantiles, on the logarithm; ``inf`` where the law ends below a share.
+
+    Every evaluation narrows the brackets of all shares; interpolation in the bracket takes turns
+    with bisection, so that steps of the law cost no more than bisection alone.
+    """
+    logs = [float(np.log(low_s)), float(np.log(high_s))]
+    laws = [0.0, cdf(high_s)]
     found = []
     for share in shares:
-        low, high = low_s, high_s
-        for _ in range(_BISECTIONS if share <= complete else 0):
-            middle = float(np.sqrt(low * high))
-            low, high = (low, middle) if cdf(middle) >= share else (middle, high)
-        found.append(high if share <= complete else float("inf"))
+        if share > laws[-1]:
+            found.append(float("inf"))
+            continue
+        for turn in range(2 * _BISECTIONS):
+            at = bisect_left(laws, share, 1)
+            low, high = logs[at - 1], logs[at]
+            if high - low < _QUANTILE_RATIO:
+                break
+            rise = laws[at] - laws[at - 1]
+            part = (share - laws[at - 1]) / rise if turn % 2 == 0 and rise > 0 else 0.5
+            middle = low + min(max(part, 0.05), 0.95) * (high - low)
+            value = min(max(cdf(float(np.exp(middle))), laws[at - 1]), laws[at])
+            logs.insert(at, middle)
+            laws.insert(at, value)
+        at = bisect_left(laws, share, 1)
+        rise = laws[at] - laws[at - 1]
+        part = (share - laws[at - 1]) / rise if rise > 0 else 1.0
+        found.append(float(np.exp(logs[at - 1] + part * (logs[at] - logs[at - 1]))))
     return found
 
 

@@ -16,11 +16,12 @@ from smetric_model.analytic.perfect_placement import Prediction, Reuse
 from smetric_model.errors import SpecError
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.cluster import ColocatedCluster
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Prediction", "Reuse", "predict"]
+__all__ = ["Prediction", "Reuse", "cluster_form", "predict"]
 
 
 def predict(
@@ -63,20 +64,39 @@ def predict(
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
     if reuse != "router":
         return Prediction(scenario, demand, reuse).outcome(_servable_rps(scenario, demand))
+    from smetric_model.analytic.cluster_outcome import outcome_of
+
+    cluster = cluster_form(scenario, demand)
+    rate = cluster.work.rate_rps if scenario.workload.rate_rps == "trace" else None
+    if rate is None or not np.isfinite(rate):
+        rate = _servable_rps(scenario, demand)
+    return outcome_of(cluster, cluster.at(rate))
+
+
+def cluster_form(scenario: Scenario, demand: Demand) -> ColocatedCluster:
+    """Return the closed form of a scenario's cluster under its router, for any rate.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question; its rate is not looked at.
+    demand : Demand
+        Its workload.
+
+    Returns
+    -------
+    ColocatedCluster
+        A :class:`~smetric_model.analytic.disaggregated.DisaggregatedCluster` where it is one.
+    """
     from smetric_model.analytic.cluster import ColocatedCluster
     from smetric_model.analytic.cluster_demand import with_sessions
-    from smetric_model.analytic.cluster_outcome import outcome_of
 
     form: type[ColocatedCluster] = ColocatedCluster
     if scenario.cluster.serving == "disaggregated":
         from smetric_model.analytic.disaggregated import DisaggregatedCluster
 
         form = DisaggregatedCluster
-    cluster = form(scenario, with_sessions(demand))
-    rate = cluster.work.rate_rps if scenario.workload.rate_rps == "trace" else None
-    if rate is None or not np.isfinite(rate):
-        rate = _servable_rps(scenario, demand)
-    return outcome_of(cluster, cluster.at(rate))
+    return form(scenario, with_sessions(demand))
 
 
 def _servable_rps(scenario: Scenario, demand: Demand) -> float:

@@ -97,7 +97,7 @@ class TurnLaw:
         return 1 - 1 / self.mean_turns
 
 
-def return_to_first_ratio(stay_ratio: float, instances: int, turns: TurnLaw) -> float:
+def return_to_first_ratio(stay_ratio: float, instances: float, turns: TurnLaw) -> float:
     """Return the share of follow-ups served by the instance of their session's first turn.
 
     Parameters
@@ -105,8 +105,8 @@ def return_to_first_ratio(stay_ratio: float, instances: int, turns: TurnLaw) -> 
     stay_ratio : float
         Probability a that a follow-up is served where the previous turn was; those that are not
         go to any other instance alike.
-    instances : int
-        N.
+    instances : float
+        N, or the effective number from which those that leave choose.
     turns : TurnLaw
         Weights of the turns.
 
@@ -118,9 +118,9 @@ def return_to_first_ratio(stay_ratio: float, instances: int, turns: TurnLaw) -> 
     weights = turns.more_than
     if weights.size == 0 or not weights.sum() > 0:
         return float("nan")
-    if instances == 1:
+    if instances <= 1 + 1e-9:
         return 1.0
-    ratio = (instances * stay_ratio - 1) / (instances - 1)
+    ratio = max((instances * stay_ratio - 1) / (instances - 1), -1.0)
     powers = np.cumprod(np.full(weights.size, ratio))
     back = 1 / instances + (1 - 1 / instances) * powers
     return float(weights @ back / weights.sum())

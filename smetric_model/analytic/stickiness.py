@@ -12,7 +12,7 @@ closed by the law of the other instances, which is the same ``p``:
   :math:`x^{(N)}_l = (G_l^N - G_{l+1}^N)/p_l` times their rate per instance, ``G_l = P(load >= l)``;
 * *s* comes from the policy's threshold form (:mod:`smetric_model.analytic.stick_rules`);
 * sessions think between turns, and many think where few are served: ``r_l`` is linear in l with a
-  slope from the linear noise around the fixed point (:func:`_linear_noise`).
+  slope from the linear noise around the fixed point.
 
 ``docs/stickiness.md`` derives it and says how far it is from a simulation.
 """
@@ -26,44 +26,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic import _routing_kernels as kernels
-from smetric_model.analytic.queueing import state_dependent_queue
+from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
-from smetric_model.analytic.stick_rules import Field, StickRule, rule_of
+from smetric_model.analytic.routing_closure import Closure, LinearNoise, State, saturated
+from smetric_model.analytic.shared_prefixes import PrefixHolders, holders_of
+from smetric_model.analytic.stick_rules import StickRule
 from smetric_model.errors import ConvergenceError, UnstableError
 
-__all__ = ["LinearNoise", "Stickiness", "stickiness"]
+__all__ = ["LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
 
 FloatArray = NDArray[np.float64]
 
-_MOST_LEVELS = 3000
-_TAIL = 1e-11
 _TOLERANCE = 1e-8  # what the accelerated iteration aims at
 _ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
-_MEMORY = 5
-#: Length of a step towards the map's answer, and how many such steps are tried.
-_ATTEMPTS = ((0.5, 40), (0.2, 60), (0.08, 100), (0.03, 400))
-
-
-@dataclass(frozen=True, eq=False)
-class LinearNoise:
-    """Small fluctuations of one instance: thinking sessions by class, then the load.
-
-    Attributes
-    ----------
-    drift : ndarray, shape (classes + 1, classes + 1)
-        Linear drift of the deviations [1/s].
-    covariance : ndarray, shape (classes + 1, classes + 1)
-        Stationary covariance.
-    service_slope : float
-        Completions per second for one request more.
-    """
-
-    drift: FloatArray
-    covariance: FloatArray
-    service_slope: float
+#: Length of a step towards the map's answer, points remembered, and how many steps are tried.
+_ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +76,21 @@ class Stickiness:
         P(load over the policy's limit) of an instance at any time.
     noise : LinearNoise
         Fluctuations around the fixed point.
+    total_variance : float
+        Variance over time of the cluster's total load ÷ N.
     resident_mean, resident_variance : float
         Sessions that have an instance as their home: mean, and variance over time.
+    lasting_rate_variation, lasting_load_variation : float
+        Variance ÷ squared mean over instances of what lasts for longer than windows do, since first
+        turns crowd: of the requests an instance serves, and of its load.
     work_factor : float
         Engine work ÷ that without moves.
     residual : float
         Largest change of a probability in the last iteration.
     iterations : int
         Of the fixed point.
+    prefixes : PrefixHolders, optional
+        Where shared prefixes lie, if the cluster has frameworks.
     notes : tuple of str
         Why figures may be worse than usual.
     """
@@ -123,11 +109,15 @@ class Stickiness:
     migrated_other_ratio: float
     overloaded_ratio: float
     noise: LinearNoise
+    total_variance: float
     resident_mean: float
     resident_variance: float
+    lasting_rate_variation: float
+    lasting_load_variation: float
     work_factor: float
     residual: float
     iterations: int
+    prefixes: PrefixHolders | None = None
     notes: tuple[str, ...] = ()
     rule: StickRule = field(repr=False, default=None)  # type: ignore[assignment]
 
@@ -166,6 +156,35 @@ class Stickiness:
         return (
             self.migrated_overload_ratio + self.migrated_evicted_ratio + self.migrated_other_ratio
         )
+
+    @cached_property
+    def _over_time(self) -> tuple[FloatArray, float, float]:
+        n = self.cluster.instances
+        if self.rule.kind != "never":
+            largest = float((1 - np.cumsum(self.load_law)[:-1] ** n).sum())
+            return self.load_law, largest, largest / self.mean_load
+        return least_loaded_over_time(
+            self.cluster.rate_per_instance_rps, self.completion_rate_rps, n, self.total_variance
+        )
+
+    @property
+    def load_law_over_time(self) -> FloatArray:
+        """P(load = l) with the cluster's total left free to vary, shape (levels,).
+
+        Differs from ``load_law``, which describes instances at the mean total, under load
+        balancing: there loads are a narrow band that rides on the total.
+        """
+        return self._over_time[0]
+
+    @property
+    def largest_load_mean(self) -> float:
+        """E[largest load of the N instances] at a time."""
+        return self._over_time[1]
+
+    @property
+    def largest_over_mean_load(self) -> float:
+        """E[largest load ÷ mean load] at a time."""
+        return self._over_time[2]
 
     def sojourn_survival(self, time_s: ArrayLike) -> FloatArray:
         r"""Return P(time at the instance > t).
@@ -210,354 +229,28 @@ class Stickiness:
         return np.asarray(np.clip(survival, 0.0, 1.0))
 
 
-@dataclass
-class _State:
-    """One evaluation of the closure, at a law and a slope."""
-
-    law: FloatArray
-    slope: float
-    field: Field
-    stay: FloatArray  # not evicted
-    leave: float  # share of follow-ups that leave for the overload of their home
-    births: FloatArray
-    joined: FloatArray  # free flow at each load ÷ its rate
-    completion: FloatArray
-    noise: LinearNoise
-    new_law: FloatArray
-    new_slope: float
-
-
-class _Closure:
-    """The map whose fixed point is sought."""
-
-    def __init__(self, cluster: RoutedCluster):
-        self.cluster = cluster
-        self.n = cluster.instances
-        self.rate = cluster.rate_per_instance_rps
-        self.follow_ratio = cluster.turns.follow_up_ratio
-        self.follow_rate = self.rate * self.follow_ratio
-        self.first_rate = self.rate - self.follow_rate
-        self.saturation = float(cluster.completion_rate_rps[-1])
-        self.levels = self._level_count()
-        given = cluster.completion_rate_rps
-        self.base = np.full(self.levels - 1, self.saturation)
-        kept = min(given.size, self.levels - 1)
-        self.base[:kept] = given[:kept]
-        self.loads = np.arange(self.levels, dtype=float)
-        self.rule = rule_of(cluster, self.levels)
-        self.evicted = self.rule.evicted
-        # work of moves: known beforehand where nobody is meant to stay
-        self.fixed_work: float | None = None
-        if self.rule.kind in ("never", "blind"):
-            moved = self.follow_ratio * (1 - 1 / self.n)
-            self.fixed_work = 1 + cluster.move_work_ratio * moved
-            self.base = self.base / self.fixed_work
-            if not self.rate < self.base[-1]:
-                raise saturated(cluster, float(self.base[-1]))
-        self._tilts = self._tilted()
-        self.blind_law = self._blind_law() if self.rule.kind == "blind" else None
-
-    def _level_count(self) -> int:
-        most_work = 1 + self.cluster.move_work_ratio * self.follow_ratio
-        rate = min(self.rate * most_work, max(self.rate, 0.97 * self.saturation))
-        law, ratio = state_dependent_queue(rate, self.cluster.completion_rate_rps)
-        beyond = float(law[-1]) * ratio / (1 - ratio)
-        if beyond > _TAIL:
-            extra = int(np.ceil(np.log(_TAIL / beyond) / np.log(ratio)))
-            return min(law.size + extra, _MOST_LEVELS)
-        tail = np.cumsum(law[::-1])[::-1]
-        return max(int(np.searchsorted(-tail, -_TAIL)) + 2, 8)
-
-    def _tilted(self) -> tuple[FloatArray, FloatArray]:
-        """Mean and variance of the product-form law at many rates, for :meth:`total_variance`."""
-        factor = np.append(np.geomspace(0.02, 1.0, 40), [1.05, 1.1])
-        factor = factor[factor * self.rate < 0.9995 * self.saturation]
-        weights = np.concatenate(([0.0], np.cumsum(np.log(self.rate / self.base))))
-        log = weights + np.log(factor)[:, None] * self.loads
-        law = np.exp(log - log.max(axis=1, keepdims=True))
-        law /= law.sum(axis=1, keepdims=True)
-        mean = law @ self.loads
-        return mean, np.asarray(law @ self.loads**2 - mean**2)
-
-    def total_variance(self, mean: float, variance: float, slope: float) -> float:
-        """Variance of the cluster's total load ÷ N.
-
-        That of the product form with the mean load, but no more than the linear noise of a
-        balanced cluster, rate ÷ slope of the completion rate: with KV-bound instances the former
-        grows without limit while balanced ones stay below their bound.
-        """
-        means, variances = self._tilts
-        tilted = float(np.interp(mean, means, variances / means)) * mean
-        linear = self.rate / slope if slope > 0 else np.inf
-        return max(min(tilted, linear), 1e-9)
-
-    def start(self) -> FloatArray:
-        """Law under load balancing: narrow, as a fixed point of two should be approached."""
-        if self.blind_law is not None:
-            return self.blind_law
-        return least_loaded_law(self.rate, self.base, self.n)
-
-    def _blind_law(self) -> FloatArray:
-        """Law under a policy that does not look at homes; a cluster of one has no choice."""
-        name = self.cluster.policy.name
-        if self.n == 1 or name == "random":
-            return _birth_death(np.full(self.levels, self.rate), self.base)
-        if name == "round-robin":
-            return dealt_in_turn_law(self.rate, self.base, self.n)
-        return least_loaded_law(self.rate, self.base, 2)
-
-    def sink(self, at_least: FloatArray, law: FloatArray, of: int) -> FloatArray:
-        """Share of a flow to the least loaded of ``of`` that each load receives, per instance."""
-        share = np.clip(law / np.maximum(at_least, 1e-300), 0.0, 1.0)
-        small = share < 1e-9
-        with np.errstate(divide="ignore", invalid="ignore"):
-            exact = at_least**of * -np.expm1(of * np.log1p(-share)) / law
-        return np.where(small, of * at_least ** (of - 1), exact)
-
-    def evaluate(self, law: FloatArray, slope: float) -> _State:
-        """Apply the map once."""
-        loads, rule = self.loads, self.rule
-        at_least = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)
-        mean = float(law @ loads)
-        deviation = loads - mean
-        variance = max(float(law @ deviation**2), 1e-12)
-        arrivals = np.maximum(
-            self.follow_rate + slope * deviation, 0.05 * max(self.follow_rate, 1e-300)
-        )
-        arrivals *= self.follow_rate / float(law @ arrivals) if self.follow_rate > 0 else 0.0
-        seen = law * (arrivals / self.follow_rate if self.follow_rate > 0 else 1.0)
-        served = np.append(0.0, self.base)
-        service_slope = float((law * deviation) @ served) / variance
-        field = Field(
-            law,
-            at_least,
-            seen,
-            mean,
-            variance,
-            self.total_variance(mean, variance, service_slope),
-        )
-        if self.n == 1:
-            stay, leave_at = np.ones(self.levels), None
-        else:
-            stay, leave_at = rule.stay(field)
-        kept = float(seen @ stay)
-        leave = (1 - self.evicted) * (1 - kept)
-        sticking = (1 - self.evicted) * stay
-        joined = self._joined(field, stay, leave_at, leave)
-        free_rate = self.first_rate + self.follow_rate * (self.evicted + leave)
-        if rule.kind == "never":
-            sticking, free_rate = np.zeros(self.levels), self.rate
-        elif rule.kind == "mean" and rule.first_turn == "hash":
-            # every request asks its hash first; the rest is dealt out among those below the bound
-            kept_all = float(law @ stay)
-            births = self.rate * stay / max(kept_all, 1e-12)
-            joined = stay / max(kept_all, 1e-12)
-            leave = 1 - kept_all
-            seen = law
-        if not (rule.kind == "mean" and rule.first_turn == "hash"):
-            births = arrivals * sticking + free_rate * joined
-        work = 1 + self.cluster.move_work_ratio * self.follow_ratio * leave
-        if self.fixed_work is not None:
-            work = 1.0
-        completion = self.base / work
-        new_law = self._next_law(field, arrivals * sticking, leave_at, leave, births, completion)
-        noise, new_slope = self._linear_noise(field, sticking, births, arrivals, completion)
-        return _State(
-            law, slope, field, stay, leave, births, joined, completion, noise, new_law, new_slope
-        )
-
-    def _next_law(
-        self,
-        field: Field,
-        own: FloatArray,
-        leave_at: FloatArray | None,
-        leave: float,
-        births: FloatArray,
-        completion: FloatArray,
-    ) -> FloatArray:
-        """Law that balances, the flow to the least loaded solved for rather than iterated."""
-        rule = self.rule
-        if self.blind_law is not None:
-            return self.blind_law
-        if self.n == 1 or rule.first_turn == "hash" or rule.kind == "never":
-            return _birth_death(births, completion)
-        fixed = self.first_rate + self.follow_rate * self.evicted
-        moving = np.full(self.levels, self.follow_rate * leave)
-        if leave_at is not None:
-            moving = self.follow_rate * (1 - self.evicted) * leave_at
-        at_least = kernels.balance_free_flow(own, fixed, self.n, moving, completion, field.at_least)
-        # the law again from its births, exact also where it is tiny
-        law = np.maximum(at_least - np.append(at_least[1:], 0.0), 1e-300)
-        free = fixed * self.sink(at_least, law, self.n)
-        free += moving * self.sink(at_least, law, self.n - 1)
-        return _birth_death(own + free, completion)
-
-    def _joined(
-        self, field: Field, stay: FloatArray, leave_at: FloatArray | None, leave: float
-    ) -> FloatArray:
-        """Free flow received at each load ÷ its rate per instance; its mean over the law is 1."""
-        if self.cluster.policy.name == "power-of-two" and self.n > 1:
-            return self.sink(field.at_least, field.law, 2)
-        if self.blind_law is not None:
-            law = np.maximum(self.blind_law, 1e-300)
-            up = np.append(law[1:] * self.base / (law[:-1] * self.rate), 0.0)
-            return np.where(law > 1e-250, up, 0.0)
-        if self.n == 1 or self.rule.first_turn == "hash":
-            return np.ones(self.levels)
-        everybody = self.sink(field.at_least, field.law, self.n)
-        moving = self.follow_rate * leave
-        if moving <= 0 or self.rule.kind == "never":
-            return everybody
-        others = self.sink(field.at_least, field.law, self.n - 1)
-        if leave_at is not None:
-            # those who leave do so when somebody is idle, and go there
-            norm = float(field.law @ (leave_at * others))
-            others = leave_at * others / norm if norm > 0 else others
-        fixed = self.first_rate + self.follow_rate * self.evicted
-        return (fixed * everybody + moving * others) / (fixed + moving)
-
-    def _linear_noise(
-        self,
-        field: Field,
-        sticking: FloatArray,
-        births: FloatArray,
-        arrivals: FloatArray,
-        completion: FloatArray,
-    ) -> tuple[LinearNoise, float]:
-        r"""Fluctuations of thinking sessions and load, and the slope of follow-ups in the load.
-
-        Drift and noise of the deviations (m_j thinking in class j, l present), primes being
-        regression slopes under the load's law::
-
-            dm_j = -γ_j m_j + α_j (1-q) µ' l
-            dl   = s̄ Σ γ_j m_j + (b' - µ') l          b' of the arrivals at fixed thinking
-
-        and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j γ_j Cov(m_j, l) / Var l.
-        """
-        law, loads = field.law, self.loads
-        deviation = (loads - field.mean) * law
-        think = self.cluster.think_time
-        gamma, alpha = think.rates_per_s, think.weights
-        rate, follow = self.rate, self.follow_rate
-        served = np.append(0.0, completion)
-        service = float(deviation @ served) / field.variance
-        # what depends on the load while the thinking sessions are as they are
-        free = births - arrivals * sticking
-        own = float(deviation @ (follow * sticking + free)) / field.variance
-        kept = float(field.seen @ sticking)
-        size = gamma.size
-        drift = np.zeros((size + 1, size + 1))
-        drift[:size, :size] = -np.diag(gamma)
-        drift[:size, size] = alpha * self.follow_ratio * service
-        drift[size, :size] = kept * gamma
-        drift[size, size] = own - service
-        noise = np.zeros((size + 1, size + 1))
-        noise[:size, :size] = np.diag(2 * follow * alpha)
-        noise[:size, size] = noise[size, :size] = -follow * alpha * (1 + kept)
-        noise[size, size] = 2 * rate
-        eye = np.eye(size + 1)
-        system = np.kron(drift, eye) + np.kron(eye, drift)
-        try:
-            covariance = np.linalg.solve(system, -noise.ravel())
-        except np.linalg.LinAlgError:  # on the way to the fixed point: any answer will do
-            covariance = np.linalg.lstsq(system, -noise.ravel())[0]
-        covariance = covariance.reshape(size + 1, size + 1)
-        covariance = 0.5 * (covariance + covariance.T)
-        spread = covariance[size, size]
-        slope = float(gamma @ covariance[:size, size]) / spread if spread > 0 else 0.0
-        if self.rule.kind in ("never", "blind") or self.rule.first_turn == "hash":
-            slope = 0.0
-        limit = follow / max(field.mean, 1e-9)
-        return LinearNoise(drift, covariance, service), float(np.clip(slope, -20 * limit, limit))
-
-
-def saturated(cluster: RoutedCluster, most_rps: float) -> UnstableError:
-    """Return the error of a cluster that moves itself into saturation."""
-    return UnstableError(
-        f"{cluster.rate_per_instance_rps:.4g} requests/s an instance; with the work of moves it"
-        f" completes {most_rps:.4g} at most",
-        cluster.resource,
-    )
-
-
-def least_loaded_law(rate: float, completion: FloatArray, instances: int) -> FloatArray:
-    """Return the law of an instance's load when every request joins the least loaded of N.
-
-    Parameters
-    ----------
-    rate : float
-        Requests per second and instance [requests/s].
-    completion : ndarray, shape (levels - 1,)
-        Completions per second with 1, 2, … present [requests/s].
-    instances : int
-        N.
-
-    Returns
-    -------
-    ndarray, shape (levels,)
-    """
-    if instances == 1:
-        return _birth_death(np.full(completion.size + 1, rate), completion)
-    enough = int(np.searchsorted(completion, rate)) + 1
-    top = min(completion.size, enough + int(600 / np.log(instances)))
-    return np.asarray(kernels.join_least_loaded(rate, completion, instances, top))
-
-
-def dealt_in_turn_law(rate: float, completion: FloatArray, instances: int) -> FloatArray:
-    r"""Return the law of an instance's load when requests are dealt out in turn.
-
-    Of a Poisson stream every N-th comes here: Erlang gaps of N phases at the cluster's rate Λ.
-    Between two arrivals completions are a pure death process Q, so that the load before arrivals
-    is a Markov chain: one up, then ``(I - Q/Λ)^{-N}``; level crossing turns its law into that over
-    time, ``p_{l+1} µ(l+1) = rate × P(l before an arrival)``.
-
-    Parameters
-    ----------
-    rate, completion, instances
-        See :func:`least_loaded_law`.
-
-    Returns
-    -------
-    ndarray, shape (levels,)
-    """
-    size = completion.size + 1
-    death = np.append(0.0, completion)
-    phase = np.diag(1 + death / (rate * instances)) - np.diag(completion / (rate * instances), -1)
-    step = np.linalg.matrix_power(np.linalg.inv(phase), instances)
-    chain = np.vstack((step[1:], step[-1:]))  # an arrival at the top finds no room
-    system = chain.T - np.eye(size)
-    system[-1] = 1.0
-    before = np.linalg.solve(system, np.append(np.zeros(size - 1), 1.0))
-    law = np.maximum(rate * before[:-1] / completion, 0.0)
-    return np.append(max(1 - law.sum(), 0.0), law)
-
-
-def _birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
-    steps = np.log(np.maximum(births[:-1], 1e-290)) - np.log(completion)
-    weights = np.concatenate(([0.0], np.cumsum(steps)))
-    law = np.exp(weights - weights.max())
-    return np.asarray(law / law.sum())
-
-
-def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, float, int]:
+def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, float, int]:
     """Find the fixed point by Anderson acceleration; also its residual and the steps taken.
 
     The map has a slow mode (the mean load) and, where many compare with the same few levels, fast
     ones that overshoot: shorter and shorter steps are tried, each from the best point so far.
     """
     scale = max(closure.follow_rate, closure.rate) * 10
-    x = np.append(law, slope / scale)
-    best: tuple[float, _State] | None = None
+    n, size_law = closure.n, law.size
+    x = np.concatenate((law, [slope / scale], closure.start_holders() / (10 * n)))
+    best: tuple[float, State] | None = None
     steps = 0
-    for mixing, most in _ATTEMPTS:
+    for mixing, memory, most in _ATTEMPTS:
         points: list[FloatArray] = []
         changes: list[FloatArray] = []
         if best is not None:
-            x = np.append(best[1].law, best[1].slope / scale)
+            x = best[1].point(scale, n)
         for _ in range(most):
             steps += 1
-            state = closure.evaluate(x[:-1], float(x[-1]) * scale)
-            change = np.append(state.new_law - state.law, (state.new_slope - state.slope) / scale)
+            state = closure.evaluate(
+                x[:size_law], float(x[size_law]) * scale, x[size_law + 1 :] * (10 * n)
+            )
+            change = state.change(scale, n)
             size = float(np.abs(change).max())
             if best is None or size < best[0]:
                 best = (size, state)
@@ -565,18 +258,19 @@ def _solve(closure: _Closure, law: FloatArray, slope: float) -> tuple[_State, fl
                 return state, size, steps
             if size > 5 * best[0]:  # the history misleads: forget it
                 points, changes = [], []
-            points, changes = [*points[-_MEMORY:], x], [*changes[-_MEMORY:], change]
+            points.append(x)
+            changes.append(change)
+            points, changes = points[-memory - 1 :], changes[-memory - 1 :]
             x = x + mixing * change
             if len(points) > 1:
                 moved = np.diff(np.array(points), axis=0).T
                 turned = np.diff(np.array(changes), axis=0).T
                 gram = turned.T @ turned
-                ridge = 1e-12 * float(np.trace(gram))
-                if ridge > 0:
-                    gram += ridge * np.eye(gram.shape[0])
-                    x = x - (moved + mixing * turned) @ np.linalg.solve(gram, turned.T @ change)
-            x[:-1] = np.maximum(x[:-1], 0.0)
-            x[:-1] /= x[:-1].sum()
+                best_mix = np.linalg.lstsq(gram, turned.T @ change, rcond=1e-13)[0]
+                x = x - (moved + mixing * turned) @ best_mix
+            x[:size_law] = np.maximum(x[:size_law], 0.0)
+            x[:size_law] /= x[:size_law].sum()
+            x[size_law + 1 :] = np.clip(x[size_law + 1 :], 0.1 / n, 0.1)
         assert best is not None
         if best[0] < 0.1 * _ACCEPTED:
             break
@@ -615,7 +309,7 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
             f"{rate:.4g} requests/s an instance; it completes {saturation:.4g} at most",
             cluster.resource,
         )
-    closure = _Closure(cluster)
+    closure = Closure(cluster)
     law, slope = closure.start(), 0.0
     if start is not None:
         law = np.zeros(closure.levels)
@@ -635,15 +329,31 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
     return _answer(closure, state, residual, steps)
 
 
-def _answer(closure: _Closure, state: _State, residual: float, steps: int) -> Stickiness:
+def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stickiness:
     cluster, rule, field = closure.cluster, closure.rule, state.field
     n = closure.n
     shares = _shares(closure, state)
+    prefixes = _prefixes(closure, state, shares)
+    lasting = (0.0, 0.0)
+    if prefixes is not None and closure.crowding is not None:
+        assert cluster.frameworks is not None
+        popularity = cluster.frameworks.popularity
+        lasting = _lasting(closure, state, prefixes)
+        session_s = cluster.turns.mean_turns * (
+            cluster.think_time.mean_s + field.mean / closure.rate
+        )
+        shares["return_to_first_ratio"] = float(
+            popularity
+            @ [
+                return_to_first_ratio(shares["return_to_previous_ratio"], m, cluster.turns)
+                for m in prefixes.receiving_instances(session_s)
+            ]
+        )
     think = cluster.think_time
     covariance = state.noise.covariance
-    lasting = float(covariance.sum())
+    kept = float(covariance.sum())
     resident = field.mean + closure.follow_rate * think.mean_s
-    spread = lasting + (closure.follow_rate * think.mean_s + field.total_variance - lasting) / n
+    spread = kept + (closure.follow_rate * think.mean_s + field.total_variance - kept) / n
     joined = field.law * state.joined
     return Stickiness(
         cluster=cluster,
@@ -655,18 +365,66 @@ def _answer(closure: _Closure, state: _State, residual: float, steps: int) -> St
         completion_rate_rps=state.completion,
         overloaded_ratio=float(field.law @ (1 - state.stay)),
         noise=state.noise,
+        total_variance=field.total_variance,
         resident_mean=resident,
         resident_variance=spread,
         work_factor=float(cluster.completion_rate_rps[0] / state.completion[0]),
         residual=residual,
         iterations=steps,
+        prefixes=prefixes,
+        lasting_rate_variation=lasting[0],
+        lasting_load_variation=lasting[1],
         notes=_notes(closure, state),
         rule=rule,
         **shares,
     )
 
 
-def _shares(closure: _Closure, state: _State) -> dict[str, float]:
+def _lasting(closure: Closure, state: State, prefixes: PrefixHolders) -> tuple[float, float]:
+    r"""Lasting variation of an instance's rate and load where first turns crowd.
+
+    An instance with ``1 + ω`` times the mean share of first turns keeps more sessions, carries more
+    load, and so stays less attractive: in steady state, primes being slopes in the load,
+
+    .. math:: \delta\lambda \Bigl(1 - (1-q)a - \frac{\lambda(1-q)a' + F'}{\mu'}\Bigr)
+        = \lambda q\,\omega, \qquad \delta l = \delta\lambda / \mu' ,
+
+    with ``a`` the probability to stay and F the free flow it receives.  The bracket over the time
+    between turns is the rate at which its sessions follow.
+    """
+    field, loads = state.field, closure.loads
+    deviation = (loads - field.mean) * field.law / field.variance
+    service = state.noise.service_slope
+    staying = (1 - closure.evicted) * state.stay
+    free_rate = closure.first_rate + closure.follow_rate * (closure.evicted + state.leave)
+    away = closure.rate * closure.follow_ratio * float(deviation @ staying)
+    away += free_rate * float(deviation @ state.joined)
+    kept = closure.follow_ratio * float(field.seen @ staying)
+    pull = max(1 - kept - away / service, 1e-6)
+    cluster = closure.cluster
+    assert cluster.frameworks is not None
+    cycle_s = cluster.think_time.mean_s + field.mean / closure.rate
+    inflow = prefixes.inflow_variance(cluster.frameworks.popularity, cycle_s / pull)
+    rate = inflow * (closure.first_rate / (closure.rate * pull)) ** 2
+    return rate, rate * (closure.rate / (service * field.mean)) ** 2
+
+
+def _prefixes(closure: Closure, state: State, shares: dict[str, float]) -> PrefixHolders | None:
+    cluster, field = closure.cluster, state.field
+    if cluster.frameworks is None:
+        return None
+    moved = 1 - shares["return_to_previous_ratio"]
+    return holders_of(
+        cluster,
+        cluster.frameworks,
+        moved if np.isfinite(moved) else 0.0,
+        field.mean / closure.rate,
+        closure.crowding,
+        field.at_least,
+    )
+
+
+def _shares(closure: Closure, state: State) -> dict[str, float]:
     """Where follow-ups go, by cause."""
     cluster, rule, n = closure.cluster, closure.rule, closure.n
     names = ("overload", "evicted", "other")
@@ -703,7 +461,7 @@ def _shares(closure: _Closure, state: _State) -> dict[str, float]:
     }
 
 
-def _notes(closure: _Closure, state: _State) -> tuple[str, ...]:
+def _notes(closure: Closure, state: State) -> tuple[str, ...]:
     notes = []
     cluster = closure.cluster
     if 1 < cluster.instances < 8:

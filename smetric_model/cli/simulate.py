@@ -42,6 +42,7 @@ _KEYS = {
     "timeout": "client.timeout_s",
     "retries": "client.retries",
     "backoff": "client.backoff_s",
+    "detection": "router.detection_s",
     "rate": "workload.rate_rps",
     "warmup": "workload.warmup_s",
     "window": "workload.window_s",
@@ -116,6 +117,21 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 )
 @click.option("--retries", type=click.IntRange(0), help="Tries of a client after the first.")
 @click.option("--backoff", type=click.FloatRange(0), help="Seconds before a retry.")
+@click.option(
+    *("--fail-instance", "fail_instance"),
+    type=(int, float, float),
+    multiple=True,
+    metavar="N AT DOWN",
+    help="Instance N fails AT seconds after the start of the warm-up, for DOWN seconds (or inf).",
+)
+@click.option(
+    *("--fail-node", "fail_node"),
+    type=(int, float, float),
+    multiple=True,
+    metavar="N AT DOWN",
+    help="Node N fails, with its instances and its share of the global tier.",
+)
+@click.option("--detection", type=click.FloatRange(0), help="Seconds until routers know of it.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
 @click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
 @click.option("--requests", type=click.IntRange(1), help="Fixed load: how many requests.")
@@ -218,6 +234,13 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
             changes[key] = given[option]
     if given["global_tier_gb_per_node"] is not None:
         changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
+    failures = [
+        {what: number, "at_s": at, "down_s": down}
+        for what in ("instance", "node")
+        for number, at, down in given[f"fail_{what}"]
+    ]
+    if failures:
+        changes["failures"] = failures
     shipped = data_dir() / "scenarios" / "agents-small.toml"
     result: Scenario = Scenario.from_toml(path or shipped).replace(**changes)
     return result
@@ -252,9 +275,10 @@ def print_outcome(outcome: Outcome) -> None:
         f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
         f" {number('within_slo_ratio'):.1%} within SLO"
     )
-    if number("timed_out_ratio") > 0 or number("retries") > 0:
+    if number("timed_out_ratio") > 0 or number("failed_ratio") > 0 or number("retries") > 0:
         echo_wrapped(
             f"{number('timed_out_ratio'):.2%} given up by their client,"
+            f" {number('failed_ratio'):.2%} failed with their instance,"
             f" {number('retries'):.0f} retries, {number('wasted_tps'):,.0f} tokens/s wasted"
         )
     if number("preemptions") > 0:

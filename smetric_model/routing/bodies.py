@@ -25,6 +25,7 @@ from smetric_model.routing.content import (
     read_object,
     read_string,
     type_name,
+    without_reasoning,
     wrong_type,
 )
 
@@ -109,6 +110,14 @@ def read_body(api: str, body: dict[str, Any]) -> Body:
 def _read_chat(body: dict[str, Any]) -> Body:
     read = Body(static=[_tools(body, "tools"), _tools(body, "functions")])
     for index, value in enumerate(read_list(body, "messages", "$")):
+        if isinstance(value, dict) and len(value) == 2:  # most are a role and a text: quickly read
+            role, content = value.get("role"), value.get("content")
+            if isinstance(role, str) and isinstance(content, str):
+                kind = _kind_of(role)
+                if kind is EntryKind.MODEL:
+                    content = without_reasoning(content)
+                read.entries.append(Entry(kind, Text([content] if content else [])))
+                continue
         path = f"$.messages[{index}]"
         message = read_object(value, path)
         role = _role(message, path)

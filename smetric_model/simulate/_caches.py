@@ -21,7 +21,7 @@ from smetric_model.simulate._state import (
     INSERTED,
     VICTIMS,
 )
-from smetric_model.simulate.inputs import BLIND, DELAYED
+from smetric_model.simulate.inputs import BLIND, DEAD_FIRST, DELAYED
 
 __all__ = [
     "account",
@@ -29,6 +29,7 @@ __all__ = [
     "admit_path",
     "all_hits",
     "catch_up_index",
+    "drop_cache",
     "insert_path",
     "pin_nodes",
     "place_blindly",
@@ -282,6 +283,27 @@ def unpin_nodes(p, request, instance, instances, reach, block_tokens):
                 link(p, instance, slot)
                 s.instance[instance].evictable += s.slots[slot].held * block_tokens
         node = w.nodes[node].parent
+
+
+@part
+def drop_cache(p, instance, now):
+    """Lose everything that an instance caches, when nothing is in use."""
+    s, w = tables(p)
+    instances = w.fabric.prefill_instances
+    slot = s.instance[instance].oldest
+    while slot >= 0:
+        newer = s.slots[slot].newer
+        if w.signals.hit_index == DELAYED:
+            _log_index(p, now, s.slots[slot].node * instances + instance, 0)
+        if w.tiers.local_eviction == DEAD_FIRST:
+            s.dead[slot] = False
+        _free_slot(p, instances, instance, slot)
+        slot = newer
+    s.instance[instance].last_dead = -1
+    s.instance[instance].oldest = -1
+    s.instance[instance].newest = -1
+    s.instance[instance].free += s.instance[instance].evictable
+    s.instance[instance].evictable = 0
 
 
 @part

@@ -22,6 +22,7 @@ from smetric_model.simulate._caches import (
     seen_hits,
 )
 from smetric_model.simulate._eviction import session_arrived, session_over, use_is_over
+from smetric_model.simulate._faults import on_fault
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
@@ -55,13 +56,16 @@ from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, t
 from smetric_model.simulate._state import (
     ADMITTED,
     ARRIVED,
+    AVAILABLE,
     DECODE,
     EVENTS,
     EXPIRY_END,
     EXPIRY_NEXT,
     FAILED,
+    FAULT_NEXT,
     FIXED_NEXT,
     FULL,
+    GLOBAL_CAPACITY,
     HOST,
     INDEX_END,
     LOAD_END,
@@ -79,17 +83,19 @@ from smetric_model.simulate._state import (
     STALE,
     STEPS,
     TRIES,
+    UNSENT,
     WAITING,
 )
 from smetric_model.simulate._store import global_hit, global_touch, global_write
 from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
 from smetric_model.simulate._writes import nic_work, start_write, write_back
 from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
+from smetric_model.simulate.inputs import FAILED as BROKEN
 from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _READY, _EXPIRY = 2 << KIND, 4 << KIND, 5 << KIND
+_FETCHED, _READY, _EXPIRY, _FAULT = 2 << KIND, 4 << KIND, 5 << KIND, 6 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
@@ -104,6 +110,7 @@ def loop(p, first, skip):
     now = s.count[NOW]
     at = s.count[FIXED_NEXT]
     s.count[FULL] = 0
+    active = w.clients.active > 0
     while True:
         # the earliest of timers, requests' events and fixed arrivals
         tick, code, source = -1, 0, -1
@@ -118,12 +125,17 @@ def loop(p, first, skip):
             other, name = w.requests[first[at]].arrival_tick, ARRIVAL + first[at]
             if source < 0 or other < tick or (other == tick and name < code):
                 tick, code, source = other, name, 2
-        if s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
+        if active and s.count[EXPIRY_NEXT] < s.count[EXPIRY_END]:
             entry = next_expiry(p)
             if entry >= 0:
                 other, name = s.expiry[entry].tick, _EXPIRY + entry
                 if source < 0 or other < tick or (other == tick and name < code):
                     tick, code, source = other, name, 3
+        if active and s.count[FAULT_NEXT] < w.faults.size:
+            entry = s.count[FAULT_NEXT]
+            other, name = w.faults[entry].tick, _FAULT + entry
+            if source < 0 or other < tick or (other == tick and name < code):
+                tick, code, source = other, name, 4
         if source < 0:
             break
         if tick >= w.window.end and s.count[PENDING] == 0:
@@ -169,6 +181,9 @@ def loop(p, first, skip):
             if wake >= 0:
                 wake = _wake(p, wake, now, True)
             also = _wake_source(p, s.count[RELEASED], now)
+        elif kind == 6:
+            s.count[FAULT_NEXT] += 1
+            on_fault(p, index, now)
         elif s.request[index].due != now or s.request[index].stage != HOST:
             s.count[STALE] -= 1  # of a try that has ended
         else:
@@ -189,7 +204,7 @@ def loop(p, first, skip):
         while wake >= 0:
             begin_step(p, wake, now, skip)
             wake, also = also, -1
-        if w.clients.active and _is_full(p):
+        if active and _is_full(p):
             s.count[FULL] = 1
             s.count[NOW] = now
             s.count[FIXED_NEXT] = at
@@ -287,6 +302,13 @@ def _on_arrival(p, request, now):
     s.out[request].placed = now
     if w.clients.timeout_ticks >= 0:
         note_expiry(p, request, now)
+    s.request[request].stage = UNSENT
+    if s.count[AVAILABLE] == 0:
+        s.out[request].instance = -1
+        s.out[request].reason = -1
+        s.out[request].charge = 0
+        end_try(p, request, BROKEN, now)
+        return
     prompt = w.requests[request].prompt_tokens
     catch_up_loads(p, now - w.signals.load_age_ticks)
     if w.signals.hit_index == EXACT:
@@ -322,6 +344,9 @@ def _on_arrival(p, request, now):
         change_load(p, request, now, 1.0, float(charge))
     if w.signals.hit_index == BLIND:
         place_blindly(p, request, replica, chosen, w.fabric.prefill_instances)
+    if w.clients.active and s.instance[chosen].down:
+        end_try(p, request, BROKEN, now)
+        return
     due = now + w.requests[request].host_ticks
     s.request[request].due = due
     s.request[request].stage = HOST
@@ -520,11 +545,11 @@ def _prefilled(p, instance, request, behind, now):
         s.instance[instance].context += w.requests[request].prompt_tokens + made
         if w.engine.preempt:
             set_growth(p, instance, request)
-    if w.fabric.global_blocks > 0 and not w.tiers.write_back:
+    if s.count[GLOBAL_CAPACITY] > 0 and not w.tiers.write_back:
         if w.tiers.pieces:
-            written = pieces_write_path(p, request, w.fabric.global_blocks)
+            written = pieces_write_path(p, request, s.count[GLOBAL_CAPACITY])
         else:
-            written = global_write(p, request, w.fabric.global_blocks)
+            written = global_write(p, request, s.count[GLOBAL_CAPACITY])
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
             work = nic_work(p, written * w.engine.cache_block_tokens, busy)
@@ -602,7 +627,8 @@ def _admit(p, instance, request, now):
         s.out[request].admitted = now
         s.out[request].local_tokens = local
         s.out[request].fetched_tokens = fetched
-        s.out[request].peer = s.request[request].source
+        if w.tiers.peer_fetch:
+            s.reading[request].peer = s.reading[request].source
     s.request[request].found = local + fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched

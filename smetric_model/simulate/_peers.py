@@ -56,8 +56,8 @@ def start_peer_fetch(p, instance, request, known, local, most, now):
     fetched = saved // w.engine.block_tokens * w.engine.block_tokens - local
     if fetched <= 0 or not _start(p, instance, source, request, local, fetched, now):
         return 0
-    s.request[request].source = source
-    s.request[request].pinned = hit
+    s.reading[request].source = source
+    s.reading[request].pinned = hit
     pin_nodes(p, request, source, w.fabric.prefill_instances, hit, w.engine.cache_block_tokens)
     account(p, source, now)
     return fetched
@@ -106,10 +106,12 @@ def _start(p, instance, source, request, local, fetched, now):
 def release_peer(p, request, now):
     """Let go of what a fetch has read, or will not read; returns the source, −1 if none."""
     s, w = tables(p)
-    source, reach = s.request[request].source, s.request[request].pinned
+    if not w.tiers.peer_fetch:
+        return -1
+    source, reach = s.reading[request].source, s.reading[request].pinned
     if source < 0:
         return -1
-    s.request[request].source = -1
+    s.reading[request].source = -1
     unpin_nodes(p, request, source, w.fabric.prefill_instances, reach, w.engine.cache_block_tokens)
     account(p, source, now)
     return source

@@ -2,6 +2,7 @@
 
 The rules are those of :mod:`smetric_model.simulate.reference_preemption`.
 """
+# In a request that decodes, ``due`` is the decode step at which it needs its next block.
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def make_room(p, instance, now):
         growing = 0
         steps = s.instance[instance].decode_steps
         for place in range(s.instance[instance].decoding_count):
-            if s.request[s.decoding[instance, place]].grow_at <= steps:
+            if s.request[s.decoding[instance, place]].due <= steps:
                 growing += 1
         if growing == 0:
             return preempted
@@ -34,13 +35,13 @@ def make_room(p, instance, now):
     if w.tiers.write_back:
         for place in range(s.instance[instance].decoding_count):
             request = s.decoding[instance, place]
-            if s.request[request].grow_at <= steps:
+            if s.request[request].due <= steps:
                 write_back(p, instance, request, now)
                 break
     for place in range(s.instance[instance].decoding_count):
         request = s.decoding[instance, place]
-        if s.request[request].grow_at <= steps:
-            s.request[request].grow_at += w.engine.block_tokens
+        if s.request[request].due <= steps:
+            s.request[request].due += w.engine.block_tokens
             s.request[request].private += w.engine.block_tokens
     return preempted
 
@@ -53,7 +54,7 @@ def set_growth(p, instance, request):
     length = w.requests[request].prompt_tokens + s.request[request].made - 1
     block = w.engine.block_tokens
     room = (length + block - 1) // block * block - length
-    s.request[request].grow_at = s.instance[instance].decode_steps + room
+    s.request[request].due = s.instance[instance].decode_steps + room
 
 
 @part
@@ -62,7 +63,7 @@ def steps_to_growth(p, instance, steps):
     s, _ = tables(p)
     done = s.instance[instance].decode_steps
     for place in range(s.instance[instance].decoding_count):
-        steps = min(steps, s.request[s.decoding[instance, place]].grow_at - done)
+        steps = min(steps, s.request[s.decoding[instance, place]].due - done)
     return steps
 
 
@@ -101,7 +102,8 @@ def _preempt(p, instance, request, now):
             s.out[request].fetch_start = -1
             s.out[request].fetch_done = -1
             s.out[request].first_step = -1
-            s.out[request].peer = -1
+            if w.tiers.peer_fetch:
+                s.reading[request].peer = -1
             s.out[request].local_tokens = 0
             s.out[request].fetched_tokens = 0
     else:

@@ -54,6 +54,10 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     NOW,
     FIXED_NEXT,
     ADMITTED,
+    FAULT_NEXT,
+    AVAILABLE,
+    NODES_UP,
+    GLOBAL_CAPACITY,
     INSERTED,
     GLOBAL_DEAD,
     GLOBAL_WRITTEN,
@@ -63,11 +67,11 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     STORE_HEAP,
     VICTIMS,
     RELEASED,
-) = range(38)
+) = range(42)
 _COUNTS = 48
 
 #: where a request is: ``State.request.stage``
-NOWHERE, HOST, WAITING, PREFILL, DECODE = range(5)
+NOWHERE, UNSENT, HOST, WAITING, PREFILL, DECODE = range(6)
 
 #: places in State.room: counts above which a table must grow before the next event
 ROOM_STALE, ROOM_FAILED, ROOM_EXPIRY, ROOM_LOAD, ROOM_INDEX = range(5)
@@ -92,9 +96,8 @@ _NODE = _record({"i8": "parent start end"})
 _DECODE = _record({"i8": "base per_token least"})
 _REQUEST = _record(
     {
-        "i8": "finish_at due grow_at",
-        "i4": "todo at found private chunk next_waiting expiry made replica writing rank"
-        " source pinned",
+        "i8": "finish_at due",
+        "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
         "i1": "stage legs",
         "?": "fetching",
     }
@@ -102,18 +105,21 @@ _REQUEST = _record(
 _OUT = _record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
-        " gave_up instance reason peer local_tokens fetched_tokens charge failed_tries"
-        " preemptions repeated_tokens"
+        " gave_up instance reason local_tokens fetched_tokens",
+        "i4": "charge failed_tries preemptions repeated_tokens",
     }
 )
 #: results that are −1 where something did not happen
-_ABSENT = (_OUT.names or ())[:13]
+_ABSENT = (_OUT.names or ())[:12]
+#: which instance a request fetches from and how many blocks; and which one counts
+_READING = _record({"i4": "source pinned peer"})
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
         " decode_steps context step_start run_steps held held_since busy_ticks coming last_dead"
         " unused",
         "f8": "held_token_ticks pcie_bytes",
+        "i1": "down",
         "?": "step_is_run",
     }
 )
@@ -128,6 +134,7 @@ _TIMER = _record({"i8": "tick code place"})
 _EVENT = _record({"i8": "tick code"})
 _LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
 _EXPIRY = _record({"i8": "tick request"})
+_FAULT = _record({"i8": "tick what where"})
 _FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
 
@@ -160,6 +167,7 @@ class World(NamedTuple):
     use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
     uses: Any  # requests that use a node, in order
     clients: Any
+    faults: Any  # (faults,)
 
 
 class CompiledClients(NamedTuple):
@@ -211,6 +219,7 @@ class State(NamedTuple):
     store_heap: Any  # (nodes,)
     store_place: Any
     victim: Any  # pieces evicted at an admission
+    reading: Any  # (requests,) where KV may come from other instances
     link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
     tag: Any  # (3, requests): reads, writes, PCIe
     next_flow: Any  # (3, requests)
@@ -225,6 +234,7 @@ class State(NamedTuple):
     hits: Any
     active: Any
     available: Any
+    intact: Any  # scratch
     keys: Any
 
 
@@ -275,12 +285,14 @@ def new_world(inputs: Inputs) -> World:
         use_first=use_first,
         uses=uses,
         clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
+        faults=_table(_FAULT, inputs.faults.tick.size, **inputs.faults._asdict()),
     )
 
 
 def _repeats(inputs: Inputs) -> bool:
     """Whether a request may have to be worked on more than once, so that tables may fill up."""
-    return inputs.clients.timeout_ticks >= 0 or bool(inputs.engine.preempt)
+    failing = inputs.clients.timeout_ticks >= 0 or inputs.faults.tick.size > 0
+    return failing or bool(inputs.engine.preempt)
 
 
 def _has(tiers: Tiers, eviction: int) -> bool:
@@ -345,6 +357,8 @@ def new_state(inputs: Inputs) -> State:
         load_changes = 2 * load_changes
     count = ints(_COUNTS)
     count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
+    count[AVAILABLE], count[NODES_UP] = prefill, fabric.nodes
+    count[GLOBAL_CAPACITY] = fabric.global_blocks
     transfers = (instances - prefill) * engine.max_running_requests
     if tiers.peer_fetch:
         transfers += prefill * engine.max_running_requests
@@ -354,9 +368,8 @@ def new_state(inputs: Inputs) -> State:
         nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(
-            _REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1, source=-1
-        ),
+        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
+        reading=_table(_READING, requests if tiers.peer_fetch else 0, source=-1, peer=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -412,6 +425,7 @@ def new_state(inputs: Inputs) -> State:
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(prefill),
         active=ints(prefill),
+        intact=np.zeros(nodes if inputs.faults.tick.size else 0, np.bool_),
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
@@ -468,7 +482,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         slot = state.slot.reshape(nodes, instances)
         held = np.where(slot >= 0, state.slots["held"][slot], 0).astype(np.int64)
     return Replay(
-        **{name: np.ascontiguousarray(state.out[name]) for name in _OUT.names or ()},
+        **{name: state.out[name].astype(np.int64) for name in _OUT.names or ()},
         failed=FailedTries(
             *(
                 np.ascontiguousarray(state.failed[name][: count[FAILED]])
@@ -488,6 +502,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         nic_work_bytes=state.nic_work,
         held_blocks=held,
         global_held_blocks=_stored(inputs, state),
+        peer=_peers(inputs, state),
         counts={
             "events": int(count[EVENTS]),
             "steps": int(count[STEPS]),
@@ -512,3 +527,10 @@ def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
             stored[node] += state.piece["high"][piece] - state.piece["low"][piece]
             piece = int(state.piece["above"][piece])
     return stored
+
+
+def _peers(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
+    """Which other instance each request's KV came from."""
+    if not inputs.tiers.peer_fetch:
+        return np.full(inputs.requests.turn.size, -1, np.int64)
+    return np.asarray(state.reading["peer"], np.int64)

@@ -18,7 +18,7 @@ from smetric_model.simulate._state import (
 )
 from smetric_model.simulate.inputs import DEAD_FIRST
 
-__all__ = ["global_demote", "global_hit", "global_touch", "global_write"]
+__all__ = ["global_demote", "global_hit", "global_touch", "global_write", "shrink_stored"]
 
 
 @part
@@ -86,6 +86,16 @@ def global_demote(p, node):
         s.count[GLOBAL_TAIL] = node
     s.count[GLOBAL_DEAD] = node
     s.store_dead[node] = True
+
+
+@part
+def shrink_stored(p, node, kept):
+    """Leave only the first blocks of a node in the global tier."""
+    s, _ = tables(p)
+    s.count[GLOBAL_USED] -= s.store[node].stored - kept
+    s.store[node].stored = kept
+    if kept == 0:
+        _global_unlink(p, node)
 
 
 @part

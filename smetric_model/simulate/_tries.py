@@ -36,6 +36,7 @@ from smetric_model.simulate._state import (
     PREFILL,
     RELEASED,
     STALE,
+    UNSENT,
     WAITING,
 )
 
@@ -79,7 +80,8 @@ def end_try(p, request, cause, now):
     s.count[RELEASED] = -1
     handed_over = stage == DECODE and w.fabric.prefill_instances < w.fabric.instances
     sent = handed_over and s.handover[request].transfer_done >= 0
-    if not sent and (not w.signals.scraped or stage != HOST):
+    reached = stage != HOST and stage != UNSENT
+    if instance >= 0 and not sent and (not w.signals.scraped or reached):
         unprefilled = 0.0 if s.out[request].first_token >= 0 else float(s.out[request].charge)
         change_load(p, request, now, -1.0, -unprefilled)
     reused = s.out[request].local_tokens + s.out[request].fetched_tokens
@@ -89,6 +91,8 @@ def end_try(p, request, cause, now):
         instance = s.handover[request].decode_instance
     if stage == HOST:
         s.count[STALE] += 1  # its event is still to come
+    elif stage == UNSENT:
+        pass
     elif stage == WAITING:
         _leave_queue(p, instance, request)
     elif handed_over and s.handover[request].decode_start < 0:
@@ -138,7 +142,8 @@ def end_try(p, request, cause, now):
     s.out[request].fetch_done = -1
     s.out[request].first_step = -1
     s.out[request].first_token = -1
-    s.out[request].peer = -1
+    if w.tiers.peer_fetch:
+        s.reading[request].peer = -1
     s.out[request].local_tokens = 0
     s.out[request].fetched_tokens = 0
     s.out[request].failed_tries += 1
@@ -155,7 +160,7 @@ def end_try(p, request, cause, now):
         use_is_over(p, request, w.fabric.prefill_instances)
         session_over(p, request, w.fabric.prefill_instances)
         next_turn(p, request, now)
-    return -1 if stage == HOST else instance
+    return instance if reached else -1
 
 
 @part

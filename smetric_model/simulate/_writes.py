@@ -7,7 +7,7 @@ from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import advance_nics, cancel_flow, start_nic
 from smetric_model.simulate._pieces import pieces_write_victims
 from smetric_model.simulate._pools import computing
-from smetric_model.simulate._state import VICTIMS
+from smetric_model.simulate._state import GLOBAL_CAPACITY, VICTIMS
 
 __all__ = ["nic_work", "start_write", "write_back"]
 
@@ -38,7 +38,7 @@ def write_back(p, instance, request, now):
     s, w = tables(p)
     if w.fabric.global_blocks == 0 or s.count[VICTIMS] == 0:
         return
-    written = pieces_write_victims(p, s.count[VICTIMS], w.fabric.global_blocks)
+    written = pieces_write_victims(p, s.count[VICTIMS], s.count[GLOBAL_CAPACITY])
     if written > 0 and w.fabric.nodes > 1:
         work = nic_work(p, written * w.engine.cache_block_tokens, computing(p, instance))
         start_write(p, instance, work, request, now)

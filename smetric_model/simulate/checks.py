@@ -10,7 +10,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
-from smetric_model.simulate.try_laws import load_laws, preemption_laws, try_laws
+from smetric_model.simulate.try_laws import fault_laws, load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -88,6 +88,7 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *_work(inputs, replay),
         *try_laws(inputs, replay),
         *preemption_laws(inputs, replay),
+        *fault_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
 
@@ -99,7 +100,7 @@ def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         yield Violation("a request arrives once", "an arrival stands twice")
     if not np.array_equal(np.flatnonzero(replay.arrival >= 0), np.sort(rows)):
         yield Violation("arrivals are those with an arrival time", "they differ")
-    placed = replay.instance[rows] >= 0
+    placed = (replay.instance[rows] >= 0) | (replay.failed_tries[rows] > 0)
     if not np.array_equal(placed, inputs.requests.unservable[rows] == 0):
         yield Violation("servable requests are placed, no others", "they differ")
     if (np.diff(replay.arrival[rows]) < 0).any():
@@ -216,10 +217,13 @@ def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         if ((held[child] > 0) & ~whole).any():
             yield Violation("a cached block's prefix is cached", "one is not")
         counts = replay.counts
-        if held.sum() != counts["inserted_blocks"] - counts["evicted_blocks"]:
+        # what fails loses more than is evicted
+        failing = inputs.faults.tick.size > 0
+        if not failing and held.sum() != counts["inserted_blocks"] - counts["evicted_blocks"]:
             yield Violation("cached blocks = inserted - evicted", "they differ")
     stored, counts = int(replay.global_held_blocks.sum()), replay.counts
-    if stored != counts["global_written_blocks"] - counts["global_evicted_blocks"]:
+    left = counts["global_written_blocks"] - counts["global_evicted_blocks"]
+    if not inputs.faults.tick.size and stored != left:
         yield Violation("stored blocks = written - evicted", "they differ")
     if (replay.global_held_blocks > nodes.end - nodes.start).any():
         yield Violation("stored blocks of a node <= its blocks", "more are stored")
@@ -263,7 +267,7 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         covered,
     )
     # a request that was preempted may wait for one whose KV is being fetched
-    idle = inputs.fabric.stall or replay.preemptions.any()
+    idle = inputs.fabric.stall or replay.preemptions.any() or inputs.faults.tick.size
     wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.step_time import StepModel
+from smetric_model.simulate.faults import Faults
 from smetric_model.simulate.nodes import Nodes
 from smetric_model.simulate.steps import DecodeTables
 
@@ -134,7 +135,7 @@ class Clients(NamedTuple):
 
 
 #: Why a try came to nothing: ``FailedTries.cause``.
-TIMED_OUT = 1
+TIMED_OUT, FAILED = 1, 2
 
 
 class FailedTries(NamedTuple):
@@ -220,6 +221,8 @@ class Inputs:
         What the tiers evict.
     clients : Clients
         How long they wait, and what they do then.
+    faults : Faults
+        What fails, and when.
     """
 
     requests: Requests
@@ -234,6 +237,7 @@ class Inputs:
     signals: Signals = field(default_factory=Signals)
     tiers: Tiers = field(default_factory=Tiers)
     clients: Clients = field(default_factory=Clients)
+    faults: Faults = field(default_factory=Faults.none)
 
 
 @dataclass(eq=False)

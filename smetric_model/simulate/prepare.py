@@ -26,6 +26,7 @@ from smetric_model.analytic.memory import (
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.errors import SpecError
+from smetric_model.simulate.faults import Faults, faults_of
 from smetric_model.simulate.inputs import (
     Clients,
     Engine,
@@ -86,10 +87,30 @@ def check_simulated(scenario: Scenario) -> None:
     """
     refused = (
         (
+            "failures with disaggregated serving",
+            f"{len(scenario.failures)} tables",
+            not scenario.failures or scenario.cluster.serving == "colocated",
+            "none",
+        ),
+        (
             "engine.kv_admission with disaggregated serving",
             scenario.engine.kv_admission,
             scenario.engine.kv_admission == "reserve" or scenario.cluster.serving == "colocated",
             '"reserve"',
+        ),
+        *(
+            (
+                f"{key} with failures",
+                value,
+                not scenario.failures or value in allowed,
+                " or ".join(f'"{one}"' if isinstance(one, str) else "false" for one in allowed),
+            )
+            for key, value, allowed in (
+                ("local_tier.eviction", scenario.local_tier.eviction, ("lru", "dead-first")),
+                ("global_tier.eviction", scenario.global_tier.eviction, ("lru", "dead-first")),
+                ("global_tier.write", scenario.global_tier.write, ("through",)),
+                ("global_tier.peer_fetch", scenario.global_tier.peer_fetch, (False,)),
+            )
         ),
     )
     problems = [
@@ -170,8 +191,14 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         ),
         tiers=_tiers(scenario, instance),
         clients=_clients(scenario),
+        faults=_faults(scenario),
     )
     return Prepared(inputs, trace, reasons, notes)
+
+
+def _faults(scenario: Scenario) -> Faults:
+    cluster = cluster_of(scenario)
+    return faults_of(scenario, cluster.instances, cluster.instances_per_node, cluster.nodes)
 
 
 def _clients(scenario: Scenario) -> Clients:

@@ -20,11 +20,13 @@ from smetric_model.simulate.inputs import (
     CLAIRVOYANT,
     DEAD_FIRST,
     DELAYED,
+    FAILED,
     TIMED_OUT,
     Inputs,
     Replay,
 )
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
+from smetric_model.simulate.reference_faults import on_fault
 from smetric_model.simulate.reference_peers import Peers
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
 from smetric_model.simulate.reference_preemption import make_room
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 #: Kinds of events, in the order in which they are handled at one tick.
-STEP, LINK, FETCHED, ARRIVAL, READY, EXPIRY = range(6)
+STEP, LINK, FETCHED, ARRIVAL, READY, EXPIRY, FAULT = range(7)
 
 
 def run(inputs: Inputs) -> Replay:
@@ -106,6 +108,13 @@ class _Cache:
         for block in path:
             self.pins[block] += 1
             self.unused.remove(block)
+
+    def drop(self) -> None:
+        """Lose everything that is cached, when nothing is in use."""
+        self.changes += [(block, False) for block in self.unused]
+        self.free += self.evictable
+        self.unused.clear()
+        self.cached.clear()
 
     def insert(self, path: list[int]) -> int:
         """Make computed blocks reusable; returns those that were not there yet."""
@@ -296,6 +305,8 @@ class _Instance:
         self.chunks: list[tuple[int, int]] = []  # of the step under way
         self.step_start = -1  # −1: no step under way
         self.step_end = -1
+        self.step_version = 0
+        self.down = False
         self.pcie = _Sharing()
         self.pcie_now = 0
         self.pcie_version = 0
@@ -345,6 +356,8 @@ class Cluster:
         self.released = -1
         store = Line(inputs.tiers.global_eviction, self.future)
         self.global_tier = _GlobalTier(fabric.global_blocks, store)
+        self.available = np.ones(fabric.prefill_instances, np.bool_)  # as the routers see it
+        self.nodes_up = fabric.nodes
         self.nics = _Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
@@ -392,11 +405,15 @@ class Cluster:
         for request, tick in enumerate(self.inputs.requests.arrival_tick.tolist()):
             if tick >= 0:
                 self.push(tick, ARRIVAL, request)
+        for entry, tick in enumerate(self.inputs.faults.tick.tolist()):
+            self.push(tick, FAULT, entry)
         now = 0
         while self.events:
             tick, kind, index, version = heapq.heappop(self.events)
             if kind == LINK and version != self.link_version(index):
                 continue  # the rates have changed since
+            if kind == STEP and version != self.instances[index].step_version:
+                continue  # its instance has failed
             if kind == EXPIRY:
                 index = self.tries.expires(index)
                 if index < 0:
@@ -414,7 +431,12 @@ class Cluster:
             elif kind == LINK:
                 self.on_link(index, now)
             elif kind == EXPIRY:
-                end_try(self, index, TIMED_OUT, now)
+                left = end_try(self, index, TIMED_OUT, now)
+                if left >= 0 and self.instances[left].step_start < 0:
+                    self.begin_step(left, now)
+                self.peers.wake(self.released, now)
+            elif kind == FAULT:
+                on_fault(self, index, now)
             elif kind == FETCHED and self.pool.exists and out.first_token[index] >= 0:
                 self.pool.arrive(index, now)
             elif kind in (FETCHED, READY) and not self.is_due(kind, index, now):
@@ -467,6 +489,10 @@ class Cluster:
             self.tries.current[request] = len(self.tries.expiring)
             self.push(now + self.inputs.clients.timeout_ticks, EXPIRY, len(self.tries.expiring))
             self.tries.expiring.append(request)
+        if not self.available.any():
+            out.instance[request], out.reason[request], out.charge[request] = -1, -1, 0
+            end_try(self, request, FAILED, now)
+            return
         prompt = int(data.prompt_tokens[request])
         path = self.path(request)
         block = self.inputs.engine.cache_block_tokens
@@ -491,6 +517,7 @@ class Cluster:
             hits,
             loads,
             router.ties,
+            available=self.available,
             instance_keys=self.keys,
         )
         router.ties = decision.ties
@@ -502,6 +529,9 @@ class Cluster:
             self.change_load(request, now, 1, int(out.charge[request]))
         if signals.hit_index == BLIND:
             router.blocks[decision.instance].update(path)
+        if self.instances[decision.instance].down:
+            end_try(self, request, FAILED, now)
+            return
         self.due[request] = now + int(data.host_ticks[request])
         self.push(self.due[request], READY, request)
 
@@ -574,7 +604,14 @@ class Cluster:
             if self.out.first_step[request] < 0:
                 self.out.first_step[request] = now
         instance.step_end = now + self.duration(instance)
-        self.push(instance.step_end, STEP, index)
+        self.push(instance.step_end, STEP, index, instance.step_version)
+
+    def stop_step(self, index: int, now: int) -> None:
+        """End the step under way with nothing to show for it."""
+        instance = self.instances[index]
+        self.out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        instance.chunks, instance.step_start = [], -1
+        instance.step_version += 1
 
     def duration(self, instance: _Instance) -> int:
         data = self.inputs.requests

@@ -73,6 +73,11 @@ class Line:
         self.blocks.pop(block, None)
         self.demoted.pop(block, None)
 
+    def clear(self) -> None:
+        """Take all blocks out."""
+        self.blocks.clear()
+        self.demoted.clear()
+
     def demote(self, block: int) -> None:
         """Put a block behind those demoted before, ahead of all others."""
         if self.blocks.pop(block, block) is None:

@@ -37,19 +37,23 @@ class TryLog:
         return FailedTries(*(np.ascontiguousarray(column) for column in rows.T))
 
 
-def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
-    """Take a request out of wherever it is; its client tries again, or goes on without it."""
+def end_try(cluster: Cluster, request: int, cause: int, now: int) -> int:
+    """Take a request out of wherever it is; its client tries again, or goes on without it.
+
+    Returns the instance that it leaves, −1 if it never came to its engine.
+    """
     out, clients = cluster.out, cluster.inputs.clients
     cluster.released = -1  # from which instance it was fetching
     index = int(out.instance[request])
     first_token = int(out.first_token[request])
     handed_over = cluster.pool.exists and first_token >= 0
     sent = handed_over and out.transfer_done[request] >= 0  # then the router has released it
-    if not sent and (not cluster.inputs.signals.scraped or out.ready[request] >= 0):
+    reached = out.ready[request] >= 0
+    if index >= 0 and not sent and (not cluster.inputs.signals.scraped or reached):
         unprefilled = int(out.charge[request]) if first_token < 0 else 0
         cluster.change_load(request, now, -1, -unprefilled)
     where = index
-    in_queue = request in cluster.instances[index].waiting
+    in_queue = index >= 0 and request in cluster.instances[index].waiting
     in_engine = out.admitted[request] >= 0 and not in_queue
     reused = int(out.local_tokens[request] + out.fetched_tokens[request])
     computed, generated = 0, cluster.made[request]  # a preempted one waits with what it has made
@@ -108,9 +112,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> None:
         cluster.future.passed.add(request)
         cluster.session_over(request)
         cluster.next_turn(request, now)
-    if (in_queue or in_engine) and cluster.instances[where].step_start < 0:
-        cluster.begin_step(where, now)
-    cluster.peers.wake(cluster.released, now)
+    return where if in_queue or in_engine else -1
 
 
 def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from smetric_model.routing.policy import Reason
 from smetric_model.schema import imbalance_column
-from smetric_model.simulate.inputs import Inputs, Replay
+from smetric_model.simulate.inputs import FailedTries, Inputs, Replay
 from smetric_model.simulate.prepare import BIN_S, Prepared
 from smetric_model.simulate.steps import TICKS_PER_S
 from smetric_model.simulate.try_tables import (
     GAVE_UP_REASONS,
     GIVEN_UP,
     ended_without_answer,
+    failure_columns,
     try_columns,
     try_row,
 )
@@ -194,6 +195,7 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
             "kv_utilisation_ratio": replay.held_token_ticks / ticks / inputs.engine.pool_tokens,
             "pcie_utilisation_ratio": replay.pcie_bytes
             / (window_s * inputs.fabric.pcie_bytes_per_s),
+            **failure_columns(inputs, replay),
         }
     )
 
@@ -257,7 +259,7 @@ def inflight_bins(inputs: Inputs, replay: Replay) -> dict[str, FloatArray]:
     rows = replay.order[replay.placed[replay.order] >= 0]
     end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
     first = np.where(replay.first_token[rows] >= 0, replay.first_token[rows], replay.end_tick)
-    lost = replay.failed
+    lost = FailedTries(*(column[replay.failed.instance >= 0] for column in replay.failed))
     start = np.append(replay.placed[rows], lost.placed)
     end = np.append(end, lost.end)
     first = np.append(first, np.where(lost.first_token >= 0, lost.first_token, lost.end))

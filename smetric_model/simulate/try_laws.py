@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from smetric_model.identities import Violation
-from smetric_model.simulate.inputs import TIMED_OUT, Inputs, Replay
+from smetric_model.simulate.faults import DOWN, UP
+from smetric_model.simulate.inputs import FAILED, TIMED_OUT, Inputs, Replay
 
-__all__ = ["load_laws", "preemption_laws", "try_laws"]
+__all__ = ["fault_laws", "load_laws", "preemption_laws", "try_laws"]
 
 
 def try_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
@@ -76,6 +77,41 @@ def preemption_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     whole = inputs.requests.prompt_tokens + inputs.requests.output_tokens
     if (again > often * whole).any():
         yield Violation("tokens computed again <= preemptions * (prompt + output)", "more are")
+
+
+def fault_laws(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
+    """Check that nothing is served by an instance that is down, and that only such ones fail tries.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        What was simulated.
+    replay : Replay
+        What happened.
+
+    Yields
+    ------
+    Violation
+    """
+    failed = replay.failed
+    rows = zip(*(part.tolist() for part in inputs.faults), strict=True)
+    since: dict[int, int] = {}
+    spans = []
+    for tick, what, where in rows:
+        if what == DOWN:
+            since[where] = tick
+        elif what == UP:
+            spans.append((where, since.pop(where), tick))
+    spans += [(where, tick, replay.end_tick) for where, tick in since.items()]
+    explained = failed.instance < 0
+    for where, start, end in spans:
+        explained |= (failed.instance == where) & (failed.end >= start) & (failed.end <= end)
+        for name in ("first_step", "first_token", "done"):
+            moment = getattr(replay, name)
+            if ((replay.instance == where) & (moment > start) & (moment < end)).any():
+                yield Violation(f"no {name} on an instance that is down", f"instance {where}")
+    if not explained[failed.cause == FAILED].all():
+        yield Violation("a try fails where an instance is down", "one fails elsewhere")
 
 
 def load_laws(replay: Replay) -> Iterator[Violation]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from smetric_model.analytic.cluster import ColocatedCluster
 from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
 from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_of
+from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.tuning.results import Needs, Tuning
@@ -108,7 +108,7 @@ def closed_form(
                 "router.hit_ratio": hit,
             }
         )
-        cluster = ColocatedCluster(asked, demand)
+        cluster = cluster_form(asked, demand)
         return situation_of(cluster, cluster.at(rate))
 
     found = at(overload, hit_ratio)

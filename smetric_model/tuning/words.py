@@ -102,7 +102,7 @@ def _why(tuning: Tuning) -> str:
 def _loads(s: Situation) -> str:
     return (
         f"An instance serves {number(s.service.mean_load, 2)} requests on average; those that may"
-        f" choose join one with {number(s.receiver_load, 2)}, and"
+        f" choose join one with {s.receiver_load:.2f}, and"
         f" {percent(s.migrated_ratio)} of the follow-ups move."
     )
 

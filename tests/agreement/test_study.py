@@ -121,6 +121,7 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
                 "recomputed_ratio": 0.2,
                 "ttft_p50_s": 1.0,
                 "compute_utilisation_ratio": 0.5,
+                "arrival_rate_rps": point.rate_rps,
                 "growth": 1.0,
                 "valid": True,
             }
@@ -145,11 +146,12 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
 
 def test_simulations_that_drift_are_counted_apart(modules: Any) -> None:
     _, _, report = modules
-    row = {"status": "done", "growth": 1.0, "valid": True}
-    assert not report.no_steady_state([row])
-    assert report.no_steady_state([row | {"growth": 3.0}])
-    assert report.no_steady_state([row | {"valid": False}])
-    assert not report.no_steady_state([row, row, row | {"growth": 3.0}])
+    row = {"status": "done", "growth": 1.0, "valid": True, "arrival_rate_rps": 1.0}
+    assert not report.no_steady_state([row], 1.05)
+    assert report.no_steady_state([row], 1.2)
+    assert report.no_steady_state([row | {"growth": 3.0}], 1.0)
+    assert report.no_steady_state([row | {"valid": False}], 1.0)
+    assert not report.no_steady_state([row, row, row | {"growth": 3.0}], 1.0)
 
 
 def test_one_verb_alone_leaves_the_other_out(modules: Any) -> None:

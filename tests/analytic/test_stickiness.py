@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import importlib.util
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smetric_model.analytic.load_laws import least_loaded_law
 from smetric_model.analytic.queueing import state_dependent_queue
 from smetric_model.analytic.returns import TurnLaw, return_to_first_ratio
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
-from smetric_model.analytic.stickiness import least_loaded_law, stickiness
+from smetric_model.analytic.stickiness import stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError, UnstableError
 from smetric_model.routing import make_policy
@@ -38,19 +36,6 @@ SOLVED = (
     ("round-robin", {}),
     ("random", {}),
 )
-
-
-@pytest.fixture(scope="module")
-def run_toy():
-    name = "routing_toy"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            name, Path(__file__).with_name("routing_toy.py")
-        )
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name].run_toy
 
 
 def toy_rates(fixed, slope, levels=400):

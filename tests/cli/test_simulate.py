@@ -57,6 +57,16 @@ def test_clients_that_give_up() -> None:
     assert outcome["timed_out_ratio"] > 0
 
 
+def test_failures() -> None:
+    fails = ["--fail-instance", "1", "3", "inf", "--detection", "1", "--retries", "2"]
+    done = run(*FIXED, *fails, "--backoff", "2", "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["retries"] > 0
+    done = run(*FIXED, "--fail-instance", "2", "3", "inf")
+    assert done.returncode != 0
+    assert "failures[0].instance = 2: the cluster has 2" in done.stderr
+
+
 def test_scenario_file_with_options(tmp_path, small_trace) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(
@@ -97,3 +107,14 @@ def test_mistakes_are_one_line(arguments, words) -> None:
     assert done.returncode != 0
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_options_of_the_tiers() -> None:
+    options = ("--local-eviction", "clairvoyant", "--global-eviction", "dead-first")
+    tiers = ("--global-write", "back", "--peer-fetch", "--global-tier-gb-per-node", "10")
+    done = run(*FIXED, *tiers, *options, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["peer_ratio"] == 0.0  # the requests share nothing
+    wrong = run(*FIXED, "--local-eviction", "fifo")
+    assert wrong.returncode != 0
+    assert "'lru', 'dead-first', 'clairvoyant'" in wrong.stderr

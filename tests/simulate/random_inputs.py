@@ -8,6 +8,7 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
+from smetric_model.simulate.faults import Faults, fault_rows
 from smetric_model.simulate.inputs import (
     Clients,
     Engine,
@@ -49,6 +50,36 @@ def random_paths(rng, sessions, block_tokens):
             rows.append((session, turn, path, prompt))
         histories.append(history)
     return rows
+
+
+def random_faults(random, instances, per_node) -> Faults:
+    """Instances and nodes that fail, some for good, some twice."""
+    rows, free_from = [], dict.fromkeys(range(instances), 0)
+    for _ in range(random.integers(1, 5)):
+        detection = to_ticks(float(random.choice([0.0, 0.01, 0.2])))
+        node = int(random.integers(-(-instances // per_node))) if random.random() < 0.4 else -1
+        failing = [int(random.integers(instances))]
+        if node >= 0:
+            failing = list(range(node * per_node, min((node + 1) * per_node, instances)))
+        at = to_ticks(float(random.choice([0.01, 0.1, 1.0])) * random.random())
+        at += max(free_from[k] for k in failing)
+        if at >= 10**15:
+            continue  # it is down already, for good
+        down = -1 if random.random() < 0.2 else to_ticks(float(random.random() * 0.3))
+        rows += fault_rows(failing, at, down, detection, node)
+        after = at + down + detection + 1 if down >= 0 else 10**15
+        free_from |= dict.fromkeys(failing, after)
+    return Faults.of(rows)
+
+
+def _tiers(rng, failing: bool) -> Tiers:
+    return Tiers(
+        local_eviction=int(rng.integers(2 if failing else 3)),
+        global_eviction=int(rng.integers(2 if failing else 3)),
+        write_back=int(rng.random() < 0.4 and not failing),
+        peer_fetch=int(rng.random() < 0.4 and not failing),
+        peer_bytes_per_s=float(rng.choice([0.0, 450e9])),
+    )
 
 
 def random_inputs(seed: int) -> Inputs:
@@ -111,6 +142,9 @@ def random_inputs(seed: int) -> Inputs:
         retries=int(extra.choice([0, 1, 3])),
         backoff_ticks=to_ticks(float(extra.choice([0.0, 0.0, 0.01, 0.3]))),
     )
+    faults = Faults.none()
+    if prefill == instances and extra.random() < 0.5:
+        faults = random_faults(extra, instances, per_node)
     warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
     return Inputs(
         requests=Requests(
@@ -175,12 +209,7 @@ def random_inputs(seed: int) -> Inputs:
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
         ),
-        tiers=Tiers(
-            local_eviction=int(rng.integers(3)),
-            global_eviction=int(rng.integers(3)),
-            write_back=int(rng.random() < 0.4),
-            peer_fetch=int(rng.random() < 0.4),
-            peer_bytes_per_s=float(rng.choice([0.0, 450e9])),
-        ),
+        tiers=_tiers(rng, failing=faults.tick.size > 0),
         clients=clients,
+        faults=faults,
     )

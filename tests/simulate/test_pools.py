@@ -291,6 +291,28 @@ def test_a_decode_pool_of_equal_steps_is_m_m_c():
     assert np.cumsum(change).max() == 10
 
 
+@pytest.mark.parametrize(("gpus_per_node", "path"), [(1, "rdma"), (2, "dram")])
+def test_a_request_alone_takes_the_models_times(gpus_per_node, path):
+    """Prefill and decode as the step model says, the transfer as the fabric model says."""
+    from smetric_model.analytic.demand import cluster_of, instance_of
+    from smetric_model.analytic.fabric import fetch_bytes_per_s
+    from smetric_model.analytic.latency import request_latency
+    from smetric_model.analytic.memory import kv_bytes_per_token
+    from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
+
+    one_each = {"serving": "disaggregated", "prefill_instances": 1, "decode_instances": 1}
+    asked = Scenario(cluster={**one_each, "gpus_per_node": gpus_per_node})
+    trace = fixed_length_trace(4800, 100, 5, 0.01, arrivals="uniform")
+    outcome = simulate(with_fixed_load(asked, trace), trace)
+    instance, cluster = instance_of(asked), cluster_of(asked)
+    alone = request_latency(instance, 4800, 100)
+    size = 4800 * kv_bytes_per_token(instance)
+    sent_s = size / fetch_bytes_per_s(cluster, instance.gpu, 1, path, size, busy=False)
+    assert outcome.number("ttft_p50_s") == pytest.approx(alone.ttft_s, rel=1e-9)
+    assert outcome.number("transfer_p50_s") == pytest.approx(sent_s, rel=1e-9)
+    assert outcome.number("tpot_p50_s") == pytest.approx(alone.tpot_s + sent_s / 99, rel=1e-4)
+
+
 # --- random clusters, outcomes --------------------------------------------------------------------
 
 

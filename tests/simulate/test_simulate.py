@@ -119,11 +119,17 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [],
+    [
+        ("local_tier.eviction", "clairvoyant"),
+        ("global_tier.eviction", "clairvoyant"),
+        ("global_tier.write", "back"),
+        ("global_tier.peer_fetch", True),
+    ],
 )
 def test_what_is_not_simulated_is_refused(small_trace, key, value):
-    with pytest.raises(SpecError, match=key.replace(".", r"\.")):
-        simulate(scenario(small_trace, **{key: value}))
+    failing = scenario(small_trace).replace(failures=[{"instance": 0, "at_s": 10.0}])
+    with pytest.raises(SpecError, match=key.replace(".", r"\.") + " with failures"):
+        simulate(failing.replace(**{key: value}))
 
 
 def test_knowing_the_future_hits_more_than_the_last_use():

@@ -64,7 +64,9 @@ def test_what_the_global_tier_has_is_not_written_again(run):
 @pytest.mark.parametrize(("nvlink", "seconds"), [(2e6, 1.0), (0.0, 2e6 / 54e9)])
 def test_fetch_on_the_same_node(run, nvlink, seconds):
     tiers = Tiers(peer_fetch=1, peer_bytes_per_s=nvlink)
-    replay = run(two_blocks_each([0, 0], 100, tiers, instances=2, prefill_instances=2))
+    replay = run(
+        two_blocks_each([0, 0], 100, tiers, instances=2, prefill_instances=2, instances_per_node=2)
+    )
     assert replay.instance.tolist() == [0, 1]
     assert replay.peer.tolist() == [-1, 0]
     assert replay.fetched_tokens.tolist() == [0, 32]  # two blocks of 1e6 bytes
@@ -97,7 +99,13 @@ def test_fetch_from_another_node(run):
 def test_a_longer_hit_elsewhere_is_not_fetched_where_computing_is_faster(run):
     tiers = Tiers(peer_fetch=1, peer_bytes_per_s=2e6)
     inputs = two_blocks_each(
-        [0, 0], 100, tiers, instances=2, prefill_instances=2, recompute_if_faster=1
+        [0, 0],
+        100,
+        tiers,
+        instances=2,
+        prefill_instances=2,
+        instances_per_node=2,
+        recompute_if_faster=1,
     )
     replay = run(inputs)
     assert replay.peer.tolist() == [-1, -1]
@@ -108,7 +116,9 @@ def test_a_longer_hit_elsewhere_is_not_fetched_where_computing_is_faster(run):
 def test_what_is_read_is_pinned_until_it_is_read(run):
     # the third request goes to instance 0, whose pool has no room while 1 reads from it
     tiers = Tiers(peer_fetch=1, peer_bytes_per_s=2e6)
-    inputs = two_blocks_each([0, 0, 1], 3, tiers, [0.0, 1.0, 1.5], instances=2, prefill_instances=2)
+    inputs = two_blocks_each(
+        [0, 0, 1], 3, tiers, [0.0, 1.0, 1.5], instances=2, prefill_instances=2, instances_per_node=2
+    )
     replay = run(inputs)
     assert replay.instance.tolist() == [0, 1, 0]
     assert replay.ready[2] < 1.6e12

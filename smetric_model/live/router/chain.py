@@ -44,12 +44,15 @@ class Chain:
         [tokens]; ``ends[i]`` where none follow.
     session_key : int
         Hash of what the session starts with.
+    has_images : bool
+        Whether the prompt has images.
     """
 
     keys: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     session_key: int = 0
+    has_images: bool = False
 
     @property
     def prompt_tokens(self) -> int:
@@ -105,7 +108,9 @@ def chain_of_conversation(
         if entry.kind is EntryKind.INPUT and not opening:
             opening = key
     chain.session_key = opening or key
-    chain.answers = _with_answers(chain, conversation)
+    answered = conversation.turn.history_items > 0
+    chain.answers = _with_answers(chain, conversation) if answered else chain.ends
+    chain.has_images = images or image_tokens > 0
     return chain
 
 

@@ -181,6 +181,11 @@ class PolicySection(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Seed of the policies that draw."
     )
+    compiled: bool = Field(
+        True,
+        description="Whether decisions are taken by the compiled twin: the same answers in a tenth "
+        "of the time; the first start on a machine compiles for some seconds.",
+    )
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Parameters of the policy, `docs/routing.md`."
     )
@@ -456,7 +461,7 @@ def _resolved(content: dict[str, Any], folder: Path) -> dict[str, Any]:
             }
     policy = content.get("policy")
     if isinstance(policy, dict) and "parameters" not in policy:
-        own = {key: policy[key] for key in ("name", "seed") if key in policy}
+        own = {key: policy[key] for key in ("name", "seed", "compiled") if key in policy}
         rest = {key: value for key, value in policy.items() if key not in own}
         content["policy"] = {**own, "parameters": rest}
     return content

@@ -1,12 +1,13 @@
 """Hits, loads and policy put together: one decision.
 
-The policy is called through :meth:`smetric_model.routing.policy.Policy.choose`, as everywhere.
+The policy is asked through :meth:`smetric_model.routing.policy.Policy.choose` or, ten times as
+quickly, through its compiled twin, which the simulator calls.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from smetric_model.live.router.approximate import ApproximateIndex
 from smetric_model.live.router.fleet import Instance
 from smetric_model.live.router.question import Question
 from smetric_model.routing.policy import (
+    Decision,
     Loads,
     LoadUnit,
     Policy,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from smetric_model.live.router.decision_log import DecisionLog
     from smetric_model.live.router.exact import ExactIndex, ExactPrompt
 
-__all__ = ["SOURCES", "Choice", "Decider"]
+__all__ = ["SOURCES", "Asked", "Choice", "Decider"]
 
 #: where a hit length comes from
 SOURCES = ("exact", "approximate", "none")
@@ -46,7 +48,7 @@ class Choice:
         What the policy was asked; lengths in the tokens of ``source``.
     hit_tokens : int
         Prefix the instance is believed to hold [tokens].
-    load : float
+    load : int
         Its load before this request, in the policy's unit.
     source : {"exact", "approximate", "none"}
         Where the hit length comes from.
@@ -58,7 +60,7 @@ class Choice:
     reason: Reason
     request: RoutingRequest
     hit_tokens: int
-    load: float
+    load: int
     source: str
     seconds: float
 
@@ -66,6 +68,32 @@ class Choice:
     def unprefilled_tokens(self) -> int:
         """Prompt tokens the instance must prefill [tokens]."""
         return max(self.request.prompt_tokens - self.hit_tokens, 0)
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a policy is asked: one value per instance in each list.
+
+    Parameters
+    ----------
+    request : RoutingRequest
+        The request.
+    hit_tokens, loads, unprefilled_tokens, available, instance_keys : list
+        As in :meth:`smetric_model.routing.policy.Policy.choose`.
+    unit : LoadUnit
+        What ``loads`` count.
+    ties : TieState
+        Tie state before the decision.
+    """
+
+    request: RoutingRequest
+    hit_tokens: list[int]
+    unit: LoadUnit
+    loads: list[int]
+    unprefilled_tokens: list[int]
+    available: list[bool]
+    instance_keys: list[int]
+    ties: TieState
 
 
 class Decider:
@@ -85,6 +113,8 @@ class Decider:
         Hits from KV events.
     log : DecisionLog, optional
         Where decisions are written.
+    compiled : bool
+        Whether the policy's compiled twin is asked (the same answers, bit for bit).
     """
 
     def __init__(
@@ -95,8 +125,10 @@ class Decider:
         approximate: ApproximateIndex | None = None,
         exact: ExactIndex | None = None,
         log: DecisionLog | None = None,
+        compiled: bool = False,
     ):
         self.policy = policy
+        self._decide = (_compiled if compiled else _readable)(policy)
         self.unit = unit
         self.approximate = approximate
         self.exact = exact
@@ -133,19 +165,17 @@ class Decider:
         """
         start = time.perf_counter()
         available = [item.takes_requests and item not in tried for item in instances]
-        if not any(available):
+        if True not in available:
             return None
         request, hits, sources = self._hits(question, instances, prompt)
         queued = [item.load.unprefilled_tokens for item in instances]
+        loads = queued
         if self.unit is LoadUnit.REQUESTS:
-            loads = Loads.requests([item.load.requests for item in instances], queued)
-        else:
-            loads = Loads.tokens(queued)
+            loads = [item.load.requests for item in instances]
         keys = [item.key for item in instances]
         before = self.ties
-        decision = self.policy.choose(
-            request, hits, loads, before, available=available, instance_keys=keys
-        )
+        asked = Asked(request, hits, self.unit, loads, queued, available, keys, before)
+        decision = self._decide(asked)
         self.ties = decision.ties
         chosen = decision.instance
         choice = Choice(
@@ -153,14 +183,12 @@ class Decider:
             decision.reason,
             request,
             hits[chosen],
-            float(loads.values[chosen]),
+            loads[chosen],
             sources[chosen],
             time.perf_counter() - start,
         )
         if self.log is not None:
-            self.log.write(
-                request_id, instances, request, hits, loads, available, before, decision, choice
-            )
+            self.log.write(request_id, instances, asked, decision, choice)
         return choice
 
     def _hits(
@@ -168,15 +196,12 @@ class Decider:
     ) -> tuple[RoutingRequest, list[int], list[str]]:
         """Hit length per instance, each from the best source there is for it."""
         request = question.request
-        known: dict[int, int] = {}
+        sources = ["none" if self.approximate is None else "approximate"] * len(instances)
+        hits = [0] * len(instances)
         if self.approximate is not None and question.chain.keys:
-            wanted = 0
-            for item in instances:
-                wanted |= item.bit
-            known = self.approximate.hits(question.chain, wanted)
-        source = "none" if self.approximate is None else "approximate"
-        hits = [known.get(item.bit, 0) for item in instances]
-        sources = [source] * len(instances)
+            known = self.approximate.hits(question.chain, -1)
+            if known:
+                hits = [known.get(item.bit, 0) for item in instances]
         if self.exact is None or prompt is None:
             return request, hits, sources
         # The prompt's real length; what is known only in bytes by four is brought to its scale.
@@ -195,3 +220,60 @@ class Decider:
             else:
                 hits[index], sources[index] = hit, "exact"
         return request, hits, sources
+
+
+def _readable(policy: Policy) -> Callable[[Asked], Decision]:
+    """Return a function that asks the policy itself."""
+
+    def decide(asked: Asked) -> Decision:
+        if asked.unit is LoadUnit.REQUESTS:
+            loads = Loads.requests(asked.loads, asked.unprefilled_tokens)
+        else:
+            loads = Loads.tokens(asked.loads)
+        return policy.choose(
+            asked.request,
+            asked.hit_tokens,
+            loads,
+            asked.ties,
+            available=asked.available,
+            instance_keys=asked.instance_keys,
+        )
+
+    return decide
+
+
+def _compiled(policy: Policy) -> Callable[[Asked], Decision]:
+    """Return a function that asks the policy's compiled twin."""
+    import numpy as np
+
+    from smetric_model.routing.compiled import choose, pack
+
+    packed = pack(policy)
+    reasons = {int(reason): reason for reason in Reason}
+    array, uint64 = np.array, np.uint64
+
+    def decide(asked: Asked) -> Decision:
+        request, ties = asked.request, asked.ties
+        loads = array(asked.loads, dtype=np.float64)
+        queued = loads
+        if asked.unit is LoadUnit.REQUESTS:
+            queued = array(asked.unprefilled_tokens, dtype=np.float64)
+        instance, reason, next_instance, random_state = choose(
+            packed,
+            request.prompt_tokens,
+            request.turn,
+            request.est_hit_tokens,
+            uint64(request.session_key),
+            array(asked.hit_tokens, dtype=np.int64),
+            loads,
+            queued,
+            array(asked.available, dtype=np.bool_),
+            array(asked.instance_keys, dtype=uint64),
+            ties.next_instance,
+            uint64(ties.random_state),
+        )
+        return Decision(instance, reasons[reason], TieState(next_instance, int(random_state)))
+
+    # Compiles, or loads what an earlier process has compiled.
+    decide(Asked(RoutingRequest(1), [0], LoadUnit.REQUESTS, [0], [0], [True], [0], TieState()))
+    return decide

@@ -29,7 +29,7 @@ from smetric_model.routing.policy import (
 from smetric_model.routing.registry import make_policy
 
 if TYPE_CHECKING:
-    from smetric_model.live.router.decide import Choice
+    from smetric_model.live.router.decide import Asked, Choice
     from smetric_model.live.router.fleet import Instance
 
 __all__ = ["DecisionLog", "LoggedDecision", "Replay", "read_decisions", "replay"]
@@ -66,11 +66,7 @@ class DecisionLog:
         self,
         request_id: str,
         instances: Sequence[Instance],
-        request: RoutingRequest,
-        hits: Sequence[int],
-        loads: Loads,
-        available: Sequence[bool],
-        ties: TieState,
+        asked: Asked,
         decision: Decision,
         choice: Choice,
     ) -> None:
@@ -84,7 +80,7 @@ class DecisionLog:
                     "instances": [{"name": item.name, "key": item.key} for item in instances],
                 }
             )
-        queued = loads.unprefilled_tokens
+        request, ties = asked.request, asked.ties
         self._write(
             {
                 "type": "decision",
@@ -94,12 +90,12 @@ class DecisionLog:
                 "turn": request.turn,
                 "est_hit_tokens": request.est_hit_tokens,
                 "session_key": request.session_key,
-                "hit_tokens": hits,
+                "hit_tokens": asked.hit_tokens,
                 "hit_source": choice.source,
-                "load_unit": loads.unit.value,
-                "loads": loads.values.tolist(),
-                "unprefilled_tokens": None if queued is None else queued.tolist(),
-                "available": available,
+                "load_unit": asked.unit.value,
+                "loads": asked.loads,
+                "unprefilled_tokens": asked.unprefilled_tokens,
+                "available": asked.available,
                 "ties": [ties.next_instance, ties.random_state],
                 "instance": decision.instance,
                 "reason": decision.reason.name,

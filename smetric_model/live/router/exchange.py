@@ -48,6 +48,12 @@ _NOT_FORWARDED = frozenset(
     }
 )
 _OURS = b"x-smetric-"
+#: The value of ``x-smetric-instance`` and the headers after it, formatted in one go.
+_DECISION = (
+    b"%s\r\nx-smetric-reason: %s\r\nx-smetric-hit-tokens: %d\r\nx-smetric-hit-source: %s\r\n"
+    b"x-smetric-est-hit-tokens: %d\r\nx-smetric-prompt-tokens: %d\r\nx-smetric-turn: %d\r\n"
+    b"x-smetric-load: %d\r\nx-smetric-attempts: %d"
+)
 
 
 @dataclass(slots=True)
@@ -103,7 +109,6 @@ class Exchange:
         "_paused",
         "_started_s",
         "_tail",
-        "_timer",
         "_total_due_s",
         "attempts",
         "body",
@@ -147,7 +152,6 @@ class Exchange:
         self._total_due_s = self._started_s + service.config.timeouts.total_s
         self._first_byte_s: float | None = None
         self._last_activity_s = self._started_s
-        self._timer: asyncio.TimerHandle | None = None
         self._expired = ""
         self._gone = False
         self._begun = False
@@ -191,7 +195,6 @@ class Exchange:
         """Serve the request, to its one end."""
         service = self.service
         try:
-            self._set_timer(self._total_due_s)
             await service.serve(self)
         except HttpError as error:
             self._answer_error(error)
@@ -211,8 +214,6 @@ class Exchange:
             else:
                 self._answer_error(HttpError(500, "router_error", "the router failed"))
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
             self._drop_engine()
             service.ended(self)
 
@@ -301,7 +302,6 @@ class Exchange:
         self._done = done
         payload = self.body if body is None else body
         self._last_activity_s = self.loop.time()
-        self._set_timer(self._due_s())
         assert instance.pool is not None
         connection.send(
             self._request_head(instance.pool.host_header, len(payload)),
@@ -368,7 +368,6 @@ class Exchange:
         if not piece and length is None:
             length = 0
         self._chunked = self.client.send_head(status, self._answer_headers(headers), length, piece)
-        self._set_timer(self._due_s())
 
     def collected(self, failure: Failure | None) -> None:
         """Take the end of a collected answer."""
@@ -389,32 +388,21 @@ class Exchange:
 
     # ---------------------------------------------------------------- time
 
-    def _due_s(self) -> float:
-        timeouts = self.service.config.timeouts
-        wait = timeouts.idle_s if self._begun else timeouts.first_byte_s
-        return min(self._total_due_s, self._last_activity_s + wait)
-
-    def _set_timer(self, due_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if due_s != float("inf"):
-            self._timer = self.loop.call_at(due_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        """End what takes too long; pieces only move the time, not the timer."""
-        self._timer = None
-        now = self.loop.time()
+    def check_time(self, now_s: float) -> None:
+        """End what takes too long; the service looks at all exchanges in turn."""
         waits = self._done is not None
-        due = self._due_s() if waits else self._total_due_s
-        if now < due - 1e-3:
-            self._set_timer(due)
+        due = self._total_due_s
+        if waits:
+            timeouts = self.service.config.timeouts
+            wait = timeouts.idle_s if self._begun else timeouts.first_byte_s
+            due = min(due, self._last_activity_s + wait)
+        if now_s < due:
             return
-        total = now >= self._total_due_s - 1e-3
+        total = now_s >= self._total_due_s
         self._expired = "total" if total else "idle" if self._begun else "first_byte"
         if not waits:
-            assert self.task is not None
-            self.task.cancel()
+            if self.task is not None:
+                self.task.cancel()
         elif self._begun:
             self._drop_engine()
             self._cut(f"timeout_{self._expired}")
@@ -491,17 +479,19 @@ class Exchange:
             sent.append((b"x-request-id", self.request_id))
         choice = self.choice
         if choice is not None and self.service.config.log.decision_headers:
-            sent += [
-                (b"x-smetric-instance", choice.instance.name_bytes),
-                (b"x-smetric-reason", choice.reason.name.lower().encode()),
-                (b"x-smetric-hit-tokens", b"%d" % choice.hit_tokens),
-                (b"x-smetric-hit-source", choice.source.encode()),
-                (b"x-smetric-est-hit-tokens", b"%d" % choice.request.est_hit_tokens),
-                (b"x-smetric-prompt-tokens", b"%d" % choice.request.prompt_tokens),
-                (b"x-smetric-turn", b"%d" % choice.request.turn),
-                (b"x-smetric-load", b"%g" % choice.load),
-                (b"x-smetric-attempts", b"%d" % self.attempts),
-            ]
+            request = choice.request
+            told = _DECISION % (
+                choice.instance.name_bytes,
+                choice.reason.name.lower().encode(),
+                choice.hit_tokens,
+                choice.source.encode(),
+                request.est_hit_tokens,
+                request.prompt_tokens,
+                request.turn,
+                choice.load,
+                self.attempts,
+            )
+            sent.append((b"x-smetric-instance", told))
             if self.decoder is not None:
                 sent.append((b"x-smetric-decode-instance", self.decoder.name_bytes))
         return sent

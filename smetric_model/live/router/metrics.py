@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from smetric_model.live.router.counters import Count, Distribution
+from smetric_model.routing.policy import Reason
 
 if TYPE_CHECKING:
     from smetric_model.live.router.decide import Choice
@@ -18,6 +21,7 @@ __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "smetric_router_"
+_REASONS = {reason: reason.name.lower() for reason in Reason}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _DECISION_SECONDS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1)
 _ERROR_TOKENS = (-65536, -16384, -4096, -1024, -256, -64, -16, -1, 0, 16, 64, 256, 1024, 4096)
@@ -28,94 +32,91 @@ class Metrics:
 
     def __init__(self, service: Service):
         self.registry = CollectorRegistry()
-        self._labelled: dict[tuple[str, str, str], Counter] = {}
-        self._requests = self._counter(
+        self._families: list[Count | Distribution] = []
+        self._requests = self._count(
             "requests", "Requests ended, by instance and how", ("instance", "ended")
         )
-        self._answers = self._counter("answers", "Answers to clients, by status", ("status",))
-        self._decisions = self._counter("decisions", "Decisions, by reason", ("reason",))
-        self._failures = self._counter(
+        self._answers = self._count("answers", "Answers to clients, by status", ("status",))
+        self._decisions = self._count("decisions", "Decisions, by reason", ("reason",))
+        self._failures = self._count(
             "attempt_failures", "Attempts that gave nothing", ("instance", "cause")
         )
-        self._prompt = self._counter(
+        self._prompt = self._count(
             "prompt_tokens", "Tokens of routed prompts, by the router's count"
         )
-        self._predicted = self._counter(
+        self._predicted = self._count(
             "predicted_hit_tokens", "Hit tokens predicted on the chosen instance", ("source",)
         )
-        self._delivered_prompt = self._counter(
+        self._delivered_prompt = self._count(
             "engine_prompt_tokens", "Prompt tokens where the engine reported its hit"
         )
-        self._delivered = self._counter("engine_hit_tokens", "Hit tokens the engines reported")
-        self._first_byte = self._histogram("first_byte_seconds", "Arrival to first byte", _SECONDS)
-        self._duration = self._histogram("request_seconds", "Arrival to end", _SECONDS)
-        self._deciding = self._histogram(
-            "decision_seconds", "Index lookup and policy", _DECISION_SECONDS
-        )
-        self._tokenising = self._histogram(
-            "tokenise_seconds", "Prompt to tokens, waiting included", _SECONDS
-        )
-        self._not_tokenised = self._counter(
+        self._delivered = self._count("engine_hit_tokens", "Hit tokens the engines reported")
+        self._not_tokenised = self._count(
             "not_tokenised", "Prompts looked up approximately, though hits are exact"
         )
-        self._hit_error = self._histogram(
+        self._first_byte = self._distribution(
+            "first_byte_seconds", "Arrival to first byte of the answer", _SECONDS
+        )
+        self._duration = self._distribution("request_seconds", "Arrival to end", _SECONDS)
+        self._deciding = self._distribution(
+            "decision_seconds", "Index lookup and policy", _DECISION_SECONDS
+        )
+        self._tokenising = self._distribution(
+            "tokenise_seconds", "Prompt to tokens, waiting included", _SECONDS
+        )
+        self._hit_error = self._distribution(
             "hit_error_tokens", "Engine's hit minus the predicted one", _ERROR_TOKENS
         )
-        self.registry.register(_State(service))
+        self.registry.register(_State(service, self._families))
 
-    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-        return Counter(_PREFIX + name, text, labels, registry=self.registry)
+    def _count(self, name: str, text: str, labels: Sequence[str] = ()) -> Count:
+        made = Count(_PREFIX + name, text, labels)
+        self._families.append(made)
+        return made
 
-    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
-        return Histogram(_PREFIX + name, text, buckets=tuple(buckets), registry=self.registry)
-
-    def _inc(self, counter: Counter, first: str, second: str = "") -> None:
-        """Increment a labelled counter; looking a label up costs more than counting."""
-        key = (counter._name, first, second)
-        child = self._labelled.get(key)
-        if child is None:
-            labels = (first, second) if second else (first,)
-            child = self._labelled[key] = counter.labels(*labels)
-        child.inc()
+    def _distribution(self, name: str, text: str, bounds: Sequence[float]) -> Distribution:
+        made = Distribution(_PREFIX + name, text, bounds)
+        self._families.append(made)
+        return made
 
     def decided(self, choice: Choice) -> None:
         """Count a decision."""
-        self._inc(self._decisions, choice.reason.name.lower())
-        self._deciding.observe(choice.seconds)
+        self._decisions.add((_REASONS[choice.reason],))
+        self._deciding.add(choice.seconds)
         if choice.request.prompt_tokens:
-            self._prompt.inc(choice.request.prompt_tokens)
+            self._prompt.add((), choice.request.prompt_tokens)
             if choice.hit_tokens:
-                self._predicted.labels(choice.source).inc(choice.hit_tokens)
+                self._predicted.add((choice.source,), choice.hit_tokens)
 
     def failed(self, instance: str, cause: str) -> None:
         """Count an attempt that gave nothing."""
-        self._inc(self._failures, instance, cause)
+        self._failures.add((instance, cause))
 
     def tokenised(self, seconds: float, known: bool) -> None:
         """Record a tokenisation, and whether it gave the prompt's tokens in time."""
-        self._tokenising.observe(seconds)
+        self._tokenising.add(seconds)
         if not known:
-            self._not_tokenised.inc()
+            self._not_tokenised.add()
 
     def delivered(self, usage: Usage, predicted_tokens: int) -> None:
         """Compare an engine's report with the prediction."""
         if usage.cached_tokens is None or usage.prompt_tokens is None:
             return
-        self._delivered_prompt.inc(usage.prompt_tokens)
-        self._delivered.inc(usage.cached_tokens)
-        self._hit_error.observe(usage.cached_tokens - predicted_tokens)
+        self._delivered_prompt.add((), usage.prompt_tokens)
+        self._delivered.add((), usage.cached_tokens)
+        self._hit_error.add(usage.cached_tokens - predicted_tokens)
 
     def ended(self, exchange: Exchange) -> None:
         """Count a request that ended."""
         choice = exchange.choice
         name = "-" if choice is None else choice.instance.name
-        self._inc(self._requests, name, exchange.ended_as)
+        self._requests.add((name, exchange.ended_as))
         if exchange.status:
-            self._inc(self._answers, str(exchange.status))
-        self._duration.observe(exchange.seconds)
+            self._answers.add((str(exchange.status),))
+        self._duration.add(exchange.seconds)
         first = exchange.first_byte_s
         if first is not None:
-            self._first_byte.observe(first)
+            self._first_byte.add(first)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text form."""
@@ -125,11 +126,14 @@ class Metrics:
 class _State:
     """Gauges, read when asked for."""
 
-    def __init__(self, service: Service):
+    def __init__(self, service: Service, families: Sequence[Count | Distribution]):
         self._service = service
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
         service = self._service
+        for counted in self._families:
+            yield counted.family()
         yield from self._instances()
         yield _gauge(
             "client_connections", "Open connections of clients", len(service.server.connections)

@@ -24,7 +24,7 @@ def longest_prefixes(
     tables : sequence of mapping
         Key -> mask of instances; an instance holds a key if any table says so.
     wanted : int
-        Mask of the instances asked for.
+        Mask of the instances asked for; -1 asks for all that hold anything.
 
     Returns
     -------
@@ -34,6 +34,12 @@ def longest_prefixes(
     held: dict[int, int] = {}
     alive = wanted
     count = 0
+    if wanted < 0:
+        alive = 0
+        for table in tables if keys else ():
+            alive |= table.get(keys[0], 0)
+        if not alive:
+            return held
     if len(tables) == 1:
         get = tables[0].get
         for key in keys:

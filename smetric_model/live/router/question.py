@@ -136,9 +136,7 @@ def _read(
         question.chain = chain_of_prompt(body.get("prompt"), root)
     else:
         question.chain = chain_of_conversation(question.api, conversation, body, root)
-        question.has_images = any(
-            text.images for text in [*conversation.static, *(e.text for e in conversation.entries)]
-        )
+        question.has_images = question.chain.has_images
     return conversation.turn.turn, conversation.turn.est_hit_tokens
 
 

@@ -56,7 +56,10 @@ async def _run(config: RouterConfig, ready: Callable[[str, int], None]) -> bool:
     service = Service(config)
     try:
         ready(*await service.start())
-        gc.freeze()  # what lives as long as the router need not be looked at again
+        # What lives as long as the router need not be looked at again, and what a request leaves
+        # has no cycles worth looking for often.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         await told.wait()
         drained = asyncio.ensure_future(service.drain())
         impatient = asyncio.ensure_future(again.wait())

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -30,7 +31,7 @@ from smetric_model.live.router.http_errors import HttpError
 from smetric_model.live.router.http_server import ClientConnection, Ending, Incoming, Server
 from smetric_model.live.router.kv_feed import KvFeed
 from smetric_model.live.router.metrics import CONTENT_TYPE, Metrics
-from smetric_model.live.router.question import Question, ask
+from smetric_model.live.router.question import API_OF_PATH, Question, ask
 from smetric_model.live.router.tokenise import RenderCheck, Tokeniser
 from smetric_model.live.router.usage import TAIL_BYTES, read_usage
 from smetric_model.routing.policy import LoadUnit
@@ -91,13 +92,21 @@ class Service:
             self._set_up_exact()
         unit = LoadUnit.UNPREFILLED_TOKENS if config.is_disaggregated else LoadUnit.REQUESTS
         self.decider = Decider(
-            policy, config.policy.seed, unit, self.approximate, self.exact, self.decision_log
+            policy,
+            config.policy.seed,
+            unit,
+            self.approximate,
+            self.exact,
+            self.decision_log,
+            config.policy.compiled,
         )
         self.server = Server(self._handle, config.limits, config.timeouts)
         self.metrics = Metrics(self)
         self.admin = Admin(self, _token(config))
         self._watches: dict[str, tuple[HealthWatch, asyncio.Task[None]]] = {}
         self._refused = tuple(_clean(path.encode()) for path in config.paths.refuse)
+        apis = (path.encode() for path in API_OF_PATH)
+        self._plain = frozenset(path for path in apis if not self._is_refused(path))
         header = config.paths.session_header
         self._session_header = header.lower().encode() if header else None
         header = config.tenants.header
@@ -105,6 +114,7 @@ class Service:
         self._id_prefix = secrets.token_hex(6).encode()
         self._ids = 0
         self._flusher: asyncio.Task[None] | None = None
+        self._sweeper = self.loop.create_task(self._sweep())
         for section in config.instances:
             self.add_instance(section)
 
@@ -166,7 +176,7 @@ class Service:
         tasks = [exchange.task for exchange in self.exchanges if exchange.task is not None]
         for task in tasks:
             task.cancel()
-        watching = [task for _, task in self._watches.values()]
+        watching = [self._sweeper, *(task for _, task in self._watches.values())]
         if self._flusher is not None:
             watching.append(self._flusher)
         watching += [feed.task for feed in self.feeds.values() if feed.task is not None]
@@ -183,6 +193,16 @@ class Service:
         await asyncio.sleep(0)  # sockets close on the next turn of the loop
         if self.decision_log is not None:
             self.decision_log.close()
+
+    async def _sweep(self) -> None:
+        """Look at the time of every exchange; one task for all is cheaper than a timer each."""
+        waits = self.config.timeouts
+        step = min(0.5, waits.first_byte_s / 8, waits.idle_s / 8, waits.total_s / 8)
+        while True:
+            await asyncio.sleep(step)
+            now = self.loop.time()
+            for exchange in tuple(self.exchanges):
+                exchange.check_time(now)
 
     async def _flush_forever(self) -> None:
         assert self.decision_log is not None
@@ -308,15 +328,17 @@ class Service:
     def _check_path(self, request: Incoming, path: bytes) -> None:
         if request.method == b"CONNECT" or not path.startswith(b"/"):
             raise HttpError(400, "bad_target", "the request target is no path")
-        for refused in self._refused:
-            if path == refused or path.startswith(refused + b"/"):
-                raise HttpError(
-                    403, "path_refused", "this path is for the engines' operator: not forwarded"
-                )
+        if path not in self._plain and self._is_refused(path):
+            raise HttpError(
+                403, "path_refused", "this path is for the engines' operator: not forwarded"
+            )
         if self._tenant_header is not None and not request.header(self._tenant_header):
             raise HttpError(
                 401, "no_tenant", f"header {self._tenant_header.decode()} is missing; it is needed"
             )
+
+    def _is_refused(self, path: bytes) -> bool:
+        return any(path == one or path.startswith(one + b"/") for one in self._refused)
 
     async def serve(self, exchange: Exchange) -> None:
         """Decide and try, until there is an answer.
@@ -569,6 +591,7 @@ def _dropped(cached_tokens: int, predicted_tokens: int) -> bool:
     return predicted_tokens >= 512 and cached_tokens < predicted_tokens / 2
 
 
+@lru_cache(maxsize=1024)
 def _clean(path: bytes) -> bytes:
     """Return the path an engine would see: decoded, without empty, ``.`` and ``..`` parts."""
     if b"://" in path and not path.startswith(b"/"):

@@ -11,9 +11,13 @@ __all__ = ["TAIL_BYTES", "Usage", "read_usage"]
 TAIL_BYTES = 4096
 
 # In a string of the answer every quote is escaped, so that these only match members.
-_PROMPT = re.compile(rb'(?<!\\)"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,12})')
-_OUTPUT = re.compile(rb'(?<!\\)"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,12})')
-_CACHED = re.compile(rb'(?<!\\)"(?:cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})')
+_PROMPT = (b'"prompt_tokens"', b'"input_tokens"')
+_OUTPUT = (b'"completion_tokens"', b'"output_tokens"')
+_CACHED = (b'"cached_tokens"', b'"cache_read_input_tokens"')
+_NUMBER = re.compile(rb"\s*:\s*(\d{1,12})")
+
+
+_BACKSLASH = ord("\\")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ def read_usage(tail: bytes) -> Usage:
     return Usage(_last(_PROMPT, tail), _last(_OUTPUT, tail), _last(_CACHED, tail))
 
 
-def _last(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
-    found = pattern.findall(tail)
-    return int(found[-1]) if found else None
+def _last(names: tuple[bytes, bytes], tail: bytes) -> int | None:
+    for name in names:
+        at = tail.rfind(name)
+        if at > 0 and tail[at - 1] != _BACKSLASH:
+            number = _NUMBER.match(tail, at + len(name))
+            if number is not None:
+                return int(number[1])
+    return None

@@ -50,12 +50,13 @@ class FakeEngine:
     healthy: bool = True
     in_flight: int = 0
     peak: int = 0
-    cached_tokens: Callable[[Seen], int] = lambda seen: 0
+    cached_tokens: Callable[[Seen], int] | None = None
     prompt_tokens: Callable[[Seen], int] = lambda seen: len(seen.body) // 4
     chunks: int = CHUNKS
     chunk_s: float = 0.0
     piece: bytes = b""
     metrics: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -165,13 +166,14 @@ class FakeEngine:
         except ValueError:
             return await self._send(writer, 400, b'{"error":"not JSON"}')
         user = parsed.get("user", "")
-        usage = {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens(seen),
             "completion_tokens": CHUNKS,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens(seen)},
         }
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens(seen)}
         if not parsed.get("stream"):
-            return await self._whole(writer, fault, {"id": user, "usage": usage})
+            return await self._whole(writer, fault, {"id": user, **self.extra, "usage": usage})
         return await self._stream(writer, fault, user, usage)
 
     async def _whole(

@@ -1,0 +1,390 @@
+r"""Imbalance between instances: the largest over the mean, per window, for finitely many.
+
+What an instance processes or holds in a window of ``T`` seconds has a coefficient of variation
+with three sources:
+
+* how many requests it has, from the linear noise around the fixed point
+  (:class:`~smetric_model.analytic.stickiness.LinearNoise`): a router that balances keeps it small;
+* how unequal requests are.  A session's turns are alike, and come back to the same instance within
+  the window, so that the variance is that of independent requests times
+
+  .. math:: \chi = 1 + 2 \int_0^T (1 - u/T)\, h_s(u)\, du,
+
+  ``h_s`` the density at which a request's session is served here again, a time ``u`` later;
+* lasting differences between instances (where first turns crowd).
+
+Instances are taken as independent and gamma distributed.  For gammas the largest share is
+independent of the sum, so that ``E[max / mean] = E[max] / E[mean]`` holds exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from smetric_model.analytic.stickiness import Stickiness
+from smetric_model.errors import SpecError
+from smetric_model.schema import imbalance_column
+
+__all__ = [
+    "Imbalance",
+    "Quantity",
+    "RequestWeights",
+    "imbalance",
+    "imbalance_columns",
+    "largest_over_mean",
+]
+
+FloatArray = NDArray[np.float64]
+Quantity = Literal["processed_tokens", "inflight_tokens", "unprefilled_tokens", "requests"]
+
+_LEVELS = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
+_POINTS, _POINT_WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+@dataclass(frozen=True)
+class RequestWeights:
+    """How unequal the amounts are that requests add to a quantity.
+
+    Parameters
+    ----------
+    squared_variation : float
+        Variance ÷ squared mean over requests; for what is in flight, over the requests found in
+        flight at a time (long ones count more).
+    session_ratio : float
+        Share of that variance that is between sessions, the rest being between turns of one.
+    duration_s : float, optional
+        Mean time for which a request adds to the quantity [s]; the whole time at its instance by
+        default.
+    """
+
+    squared_variation: float
+    session_ratio: float = 1.0
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.squared_variation >= 0 and np.isfinite(self.squared_variation)):
+            raise SpecError(
+                f"weights: squared_variation = {self.squared_variation}; a finite number >= 0"
+                " is needed"
+            )
+        if not 0 <= self.session_ratio <= 1:
+            raise SpecError(f"weights: session_ratio = {self.session_ratio}; it lies in [0, 1]")
+
+    @classmethod
+    def of(
+        cls,
+        tokens: ArrayLike,
+        session: ArrayLike | None = None,
+        present_s: ArrayLike | None = None,
+        duration_s: float | None = None,
+    ) -> RequestWeights:
+        """Return the weights of a sample of requests.
+
+        Parameters
+        ----------
+        tokens : array_like of float, shape (n,)
+            What each adds [tokens].
+        session : array_like of int, shape (n,), optional
+            Session of each; without it all variance counts as between sessions.
+        present_s : array_like of float, shape (n,), optional
+            How long each is present [s], to weigh the sample as it is found in flight.
+        duration_s : float, optional
+            See the class.
+        """
+        amount = np.asarray(tokens, dtype=float)
+        share = np.ones(amount.size) if present_s is None else np.asarray(present_s, dtype=float)
+        share = share / share.sum()
+        mean = float(share @ amount)
+        variance = float(share @ (amount - mean) ** 2)
+        if variance <= 1e-20 * mean * mean:
+            return cls(0.0, 1.0, duration_s)
+        ratio = 1.0
+        if session is not None:
+            _, index = np.unique(np.asarray(session), return_inverse=True)
+            total = np.bincount(index, share)
+            centre = np.bincount(index, share * amount) / np.maximum(total, 1e-300)
+            ratio = float(total @ (centre - mean) ** 2) / variance
+        return cls(variance / mean**2, min(ratio, 1.0), duration_s)
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Law of an instance's share of a quantity in a window, and of the largest among N.
+
+    Attributes
+    ----------
+    instances : int
+        N.
+    squared_variation : float
+        Variance ÷ squared mean of one instance, its parts added up.
+    from_counts, from_weights, lasting : float
+        The parts; see the module.
+    """
+
+    instances: int
+    squared_variation: float
+    from_counts: float
+    from_weights: float
+    lasting: float
+
+    @cached_property
+    def mean(self) -> float:
+        """E[largest ÷ mean] over windows."""
+        return largest_over_mean(self.squared_variation, self.instances)
+
+    def quantile(self, level: float) -> float:
+        """Return a quantile over windows of largest ÷ mean.
+
+        The quantiles of the largest alone are drawn together by what the mean shares with it: the
+        share of the largest is independent of the sum, so that variances of logarithms add up.
+
+        Parameters
+        ----------
+        level : float
+            In (0, 1).
+        """
+        n, spread = self.instances, self.squared_variation
+        if n == 1 or spread < 1e-12:
+            return 1.0
+        shape = 1 / spread
+        marks = np.array([level, 0.159, 0.841])
+        log = np.log(special.gammaincinv(shape, marks ** (1 / n)) / shape)
+        variance = (0.5 * (log[2] - log[1])) ** 2
+        narrow = np.sqrt(max(1 - special.polygamma(1, n * shape) / variance, 0.05))
+        centre = float(np.log(special.gammaincinv(shape, 0.55 ** (1 / n)) / shape))
+        ratio = self.mean * np.exp(narrow * (log[0] - centre))
+        return float(np.clip(ratio, 1.0, n))
+
+    def statistic(self, name: str, windows: int = 30) -> float:
+        """Return a statistic of the schema.
+
+        Parameters
+        ----------
+        name : {"mean", "median", "p75", "p90", "p99", "max"}
+            Statistic over windows.
+        windows : int
+            Number of windows, for the largest over them.
+        """
+        if name == "mean":
+            return self.mean
+        if name == "max":
+            return self.quantile(0.5 ** (1 / max(windows, 1)))
+        if name not in _LEVELS:
+            raise SpecError(f"statistic {name!r}: one of mean, {', '.join(_LEVELS)}, max")
+        return self.quantile(_LEVELS[name])
+
+
+def largest_over_mean(squared_variation: float, instances: int) -> float:
+    r"""Return E[max ÷ mean] of N independent gamma variables.
+
+    .. math:: E[\max] = \int_0^\infty 1 - F(x)^N\, dx
+
+    Parameters
+    ----------
+    squared_variation : float
+        Variance ÷ squared mean of each.
+    instances : int
+        N.
+
+    Returns
+    -------
+    float
+        Between 1 and N.
+    """
+    if instances == 1 or squared_variation < 1e-12:
+        return 1.0
+    shape = 1 / squared_variation
+    top = float(special.gammaincinv(shape, 1 - 1e-12 / instances)) / shape
+    # split where the integrand falls, so that few points suffice
+    low = float(special.gammaincinv(shape, 1e-9 ** (1 / instances))) / shape
+    x = low + (top - low) * 0.5 * (1 + _POINTS)
+    below = special.gammainc(shape, shape * x)
+    return low + float((1 - below**instances) @ _POINT_WEIGHTS) * 0.5 * (top - low)
+
+
+def imbalance(
+    solved: Stickiness,
+    quantity: Quantity,
+    window_s: float,
+    weights: RequestWeights | None = None,
+    lasting_squared_variation: float | None = None,
+) -> Imbalance:
+    """Return the imbalance of a quantity.
+
+    Parameters
+    ----------
+    solved : Stickiness
+        The routed cluster.
+    quantity : {"processed_tokens", "inflight_tokens", "unprefilled_tokens", "requests"}
+        As in the schema: tokens processed, or tokens or requests in flight averaged over a window.
+    window_s : float
+        T [s].
+    weights : RequestWeights, optional
+        What requests add; equal amounts by default, and always for ``requests``.
+    lasting_squared_variation : float, optional
+        Variance ÷ squared mean of lasting differences between instances; by default what crowded
+        first turns bring.
+
+    Returns
+    -------
+    Imbalance
+    """
+    if not window_s > 0:
+        raise SpecError(f"window_s = {window_s}: a number > 0 is needed")
+    if quantity == "requests" or weights is None:
+        weights = RequestWeights(0.0, duration_s=weights.duration_s if weights else None)
+    cluster = solved.cluster
+    rate = cluster.rate_per_instance_rps
+    if quantity in ("processed_tokens", "unprefilled_tokens"):
+        counts = _count_variance(solved, window_s) / (rate * window_s) ** 2
+        again = _served_again(solved, window_s)
+        each = 1 / (rate * window_s)
+        if quantity == "unprefilled_tokens" and weights.duration_s:
+            # a request's area is spread over its duration
+            ratio = window_s / weights.duration_s
+            each *= 1 + np.expm1(-ratio) / ratio
+        spread = each * (1 + weights.session_ratio * (again - 1))
+    elif quantity in ("inflight_tokens", "requests"):
+        counts = _mean_load_variance(solved, window_s) / solved.mean_load**2
+        own, again = _present_again(solved, window_s)
+        spread = (own + weights.session_ratio * (again - own)) / solved.mean_load
+    else:
+        raise SpecError(
+            f"quantity {quantity!r}: one of processed_tokens, inflight_tokens,"
+            " unprefilled_tokens, requests"
+        )
+    by_weight = weights.squared_variation * float(spread)
+    lasting = lasting_squared_variation
+    if lasting is None:
+        served = quantity in ("processed_tokens", "unprefilled_tokens")
+        lasting = solved.lasting_rate_variation if served else solved.lasting_load_variation
+    total = float(counts + by_weight + lasting)
+    return Imbalance(cluster.instances, total, float(counts), by_weight, lasting)
+
+
+def imbalance_columns(
+    solved: Stickiness,
+    weights: Mapping[str, RequestWeights],
+    windows_s: tuple[float, ...] = (30.0, 60.0),
+    observed_s: float = 1800.0,
+    lasting_squared_variation: float | None = None,
+) -> dict[str, float]:
+    """Return the imbalance columns of the schema.
+
+    Parameters
+    ----------
+    solved : Stickiness
+        The routed cluster.
+    weights : mapping of str to RequestWeights
+        For each quantity that is wanted; ``requests`` needs none and is always given.
+    windows_s : tuple of float
+        Widths of the windows [s].
+    observed_s : float
+        Time over which the windows are taken [s], for the largest over them.
+    lasting_squared_variation : float, optional
+        See :func:`imbalance`.
+
+    Returns
+    -------
+    dict of str to float
+        By column name.
+    """
+    quantities: tuple[Quantity, ...] = (
+        "processed_tokens",
+        "inflight_tokens",
+        "unprefilled_tokens",
+        "requests",
+    )
+    columns = {}
+    for quantity in quantities:
+        if quantity not in weights and quantity != "requests":
+            continue
+        for window_s in windows_s:
+            law = imbalance(
+                solved, quantity, window_s, weights.get(quantity), lasting_squared_variation
+            )
+            count = max(int(observed_s / window_s), 1)
+            for name in ("mean", *_LEVELS, "max"):
+                columns[imbalance_column(quantity, window_s, name)] = law.statistic(name, count)
+    return columns
+
+
+def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:
+    r"""∫_0^T (T - u) exp(A u) du, by eigenvalues."""
+    values, vectors = np.linalg.eig(matrix)
+    x = values * window_s
+    small = np.abs(x) < 1e-4
+    safe = np.where(small, 1.0, values)
+    inside = np.where(small, 0.5 * window_s**2 * (1 + x / 3), (np.expm1(x) - x) / safe**2)
+    return np.asarray(np.real(vectors @ np.diag(inside) @ np.linalg.inv(vectors)))
+
+
+def _count_variance(solved: Stickiness, window_s: float) -> float:
+    r"""Variance of the completions of an instance in a window.
+
+    ``Var C = λT + 2 ∫ (T-u) h(u) du``, ``h(u) = µ'e' exp(Au)(Σ e µ' + (λ(1-q)α, -λ))``: a
+    completion tells of the load before it, sends a session thinking and leaves one less.
+    """
+    noise, cluster = solved.noise, solved.cluster
+    rate, follow = cluster.rate_per_instance_rps, cluster.turns.follow_up_ratio
+    size = noise.drift.shape[0]
+    jump = np.append(rate * follow * cluster.think_time.weights, -rate)
+    if solved.rule.kind in ("never", "blind"):
+        jump[:-1] = 0.0  # sessions that leave do not come back here
+    start = noise.covariance[:, size - 1] * noise.service_slope + jump
+    drift = noise.drift
+    later = _window_integral(drift, window_s)[size - 1] @ start
+    variance = rate * window_s + 2 * noise.service_slope * float(later)
+    return max(variance, 0.02 * rate * window_s)
+
+
+def _mean_load_variance(solved: Stickiness, window_s: float) -> float:
+    """Variance of an instance's load averaged over a window."""
+    noise = solved.noise
+    size = noise.drift.shape[0]
+    correlated = _window_integral(noise.drift, window_s)[size - 1] @ noise.covariance[:, size - 1]
+    scale = solved.load_variance / max(float(noise.covariance[-1, -1]), 1e-300)
+    return max(2 * float(correlated) * scale / window_s**2, 0.0)
+
+
+def _session_cycle(solved: Stickiness) -> FloatArray:
+    """Return the generator of one session at one instance: thinking classes, then present."""
+    cluster = solved.cluster
+    think = cluster.think_time
+    back = cluster.turns.follow_up_ratio * max(solved.return_to_previous_ratio, 0.0)
+    if not np.isfinite(back):
+        back = 0.0
+    size = think.weights.size
+    leave = 1 / max(solved.sojourn_s, 1e-12)
+    matrix = np.zeros((size + 1, size + 1))
+    matrix[:size, :size] = -np.diag(think.rates_per_s)
+    matrix[size, :size] = think.rates_per_s
+    matrix[size, size] = -leave
+    matrix[:size, size] = back * leave * think.weights
+    return matrix
+
+
+def _served_again(solved: Stickiness, window_s: float) -> float:
+    """χ: mean number of turns of a request's session in its window here, itself included."""
+    matrix = _session_cycle(solved)
+    start = matrix[:, -1].copy()
+    start[-1] = 0.0  # just completed: thinking, if it comes back
+    leave = -matrix[-1, -1]
+    rate = start / leave
+    density = _window_integral(matrix, window_s)[-1] @ rate * leave
+    return 1 + 2 * float(density) / window_s
+
+
+def _present_again(solved: Stickiness, window_s: float) -> tuple[float, float]:
+    """Correlation over a window of a request's presence with itself, and with its session's."""
+    matrix = _session_cycle(solved)
+    again = 2 * float(_window_integral(matrix, window_s)[-1, -1]) / window_s**2
+    alone = 2 * float(_window_integral(matrix[-1:, -1:], window_s)[0, 0]) / window_s**2
+    return alone, again

@@ -1,0 +1,600 @@
+"""KV events: wire, index, feed over real ZMQ sockets, speculation."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from array import array
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from router_rig import FakeEngine, rig
+
+from smetric_model.live.router.config import InstanceSection
+from smetric_model.live.router.exact import ExactIndex, ExactPrompt
+from smetric_model.live.router.fleet import Fleet, Instance
+from smetric_model.live.router.kv_feed import KvFeed
+from smetric_model.live.router.kv_wire import (
+    AllCleared,
+    BlocksRemoved,
+    BlocksStored,
+    WireError,
+    decode_batch,
+)
+
+BLOCK = 16
+encode = msgspec.msgpack.encode
+
+
+def instances(count: int) -> list[Instance]:
+    fleet = Fleet()
+    return [
+        fleet.add(InstanceSection(name=f"e{k}", url=f"http://127.0.0.1:{k + 1}"))
+        for k in range(count)
+    ]
+
+
+def prompt(tokens: list[int], **more: Any) -> ExactPrompt:
+    return ExactPrompt(array("I", tokens).tobytes(), **more)
+
+
+class Engine:
+    """Caches blocks as vLLM does, names them its own way, and tells.
+
+    What lies behind an evicted block is computed anew, and then is there twice.
+    """
+
+    def __init__(self, name: str = "x"):
+        self.name = name
+        self.cached: Counter[int] = Counter()
+        self.number = 0
+
+    def hashes(self, tokens: list[int], salt: str | None = None) -> list[int]:
+        names, parent = [], hash((self.name, "root"))
+        for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+            extra = salt if not start else None
+            parent = hash((parent, tuple(tokens[start : start + BLOCK]), extra)) & (2**63 - 1)
+            names.append(parent)
+        return names
+
+    def hit(self, tokens: list[int], salt: str | None = None) -> int:
+        count = 0
+        for name in self.hashes(tokens, salt):
+            if name not in self.cached:
+                break
+            count += 1
+        return min(count, (len(tokens) - 1) // BLOCK) * BLOCK
+
+    def store(self, tokens: list[int], salt: str | None = None) -> BlocksStored | None:
+        names = self.hashes(tokens, salt)
+        first = next((k for k, name in enumerate(names) if name not in self.cached), None)
+        if first is None:
+            return None
+        new = names[first:]
+        self.cached.update(new)
+        extras = [[salt] if salt and not k else None for k in range(first, len(names))]
+        return BlocksStored(
+            new,
+            names[first - 1] if first else None,
+            tokens[first * BLOCK : len(names) * BLOCK],
+            BLOCK,
+            "GPU",
+            extras if salt else None,
+        )
+
+    def evict(self, names: list[int]) -> BlocksRemoved:
+        self.cached = self.cached - Counter(names)
+        return BlocksRemoved(names, "GPU")
+
+
+def live_index(count: int) -> tuple[ExactIndex, list[Instance]]:
+    index, fleet = ExactIndex(), instances(count)
+    for item in fleet:
+        index.live |= item.bit
+    return index, fleet
+
+
+class TestWire:
+    def test_both_generations_say_the_same(self) -> None:
+        old = [
+            1.5,
+            [
+                ["BlockStored", [7, 8], 6, list(range(32)), 16, None, "GPU", None, [None, None], 0],
+                ["BlockRemoved", [7], "GPU"],
+                ["AllBlocksCleared"],
+            ],
+        ]
+        new = {
+            "ts": 1.5,
+            "events": [
+                {
+                    "type": "BlockStored",
+                    "block_hashes": [7, 8],
+                    "parent_block_hash": 6,
+                    "token_ids": list(range(32)),
+                    "block_size": 16,
+                    "medium": "GPU",
+                    "extra_keys": [None, None],
+                    "group_idx": 0,
+                    "never_heard_of": {"a": 1},
+                },
+                {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU"},
+                {"type": "AllBlocksCleared"},
+            ],
+            "data_parallel_rank": 0,
+        }
+        assert decode_batch(encode(old)) == decode_batch(encode(new))
+        mixed = decode_batch(encode([1.5, new["events"], 0]))
+        assert mixed.events == decode_batch(encode(old)).events
+        assert isinstance(mixed.events[2], AllCleared)
+
+    def test_hashes_of_32_bytes_and_left_out_keys(self) -> None:
+        batch = decode_batch(
+            encode(
+                [
+                    0.0,
+                    [
+                        {
+                            "type": "BlockStored",
+                            "block_hashes": [b"\x01" * 32],
+                            "token_ids": list(range(16)),
+                            "block_size": 16,
+                        },
+                        {"type": "SomethingNew", "x": 1},
+                    ],
+                ]
+            )
+        )
+        (event,) = batch.events
+        assert event.hashes == [b"\x01" * 32]
+        assert event.parent is None
+        assert batch.unknown == 1
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"",
+            b"\xc1",
+            encode(5),
+            encode([1.0]),
+            encode({"ts": 1.0}),
+            encode([1.0, [["BlockStored", 5]]]),
+            encode([1.0, [{"type": "BlockStored", "block_hashes": ["a"]}]]),
+            encode([1.0, [["BlockStored", [1], None, "no tokens", 16]]]),
+            encode([1.0, [["BlockStored", [1], None, [1], 0]]]),
+        ],
+    )
+    def test_what_is_none_is_an_error(self, payload: bytes) -> None:
+        with pytest.raises(WireError):
+            decode_batch(payload)
+
+
+class TestIndex:
+    @given(st.data())
+    @settings(max_examples=60)
+    def test_hits_are_those_of_the_engines(self, data: st.DataObject) -> None:
+        index, fleet = live_index(3)
+        engines = [Engine(str(k)) for k in range(3)]
+        prompts = [
+            [(seed * 7 + k // 24) % 5 for k in range(length)]
+            for seed, length in data.draw(
+                st.lists(st.tuples(st.integers(0, 3), st.integers(1, 120)), min_size=1, max_size=5)
+            )
+        ]
+        salts = [None, "tenant-a", "tenant-b"]
+        for _ in range(data.draw(st.integers(1, 25))):
+            which = data.draw(st.integers(0, 2))
+            engine, bit = engines[which], fleet[which].bit
+            if data.draw(st.booleans()) or not engine.cached:
+                event = engine.store(
+                    data.draw(st.sampled_from(prompts)), data.draw(st.sampled_from(salts))
+                )
+                if event is not None:
+                    index.stored(bit, event)
+            else:  # of any block, not only the ends of chains
+                names = data.draw(st.lists(st.sampled_from(list(engine.cached)), max_size=3))
+                index.removed(bit, engine.evict(list(dict.fromkeys(names))))
+            for tokens in prompts:
+                for salt in salts:
+                    hits = index.hits(prompt(tokens, salt=salt), fleet)
+                    assert [hits[item.bit] for item in fleet] == [
+                        engine.hit(tokens, salt) for engine in engines
+                    ]
+        for item in fleet:
+            index.cleared(item.bit)
+            assert index.blocks(item.bit) == 0
+        assert index._masks == {}
+        assert index._guesses == {}
+
+    def test_a_full_hit_leaves_a_token_to_compute(self) -> None:
+        index, (one,) = live_index(1)
+        engine = Engine()
+        index.stored(one.bit, engine.store(list(range(64))))
+        assert index.hits(prompt(list(range(64))), [one])[one.bit] == 48
+        assert index.hits(prompt(list(range(65))), [one])[one.bit] == 64
+        assert index.hits(prompt([]), [one])[one.bit] == 0
+
+    @pytest.mark.parametrize(
+        ("kind", "counts"),
+        [
+            (None, True),
+            ("full_attention", True),
+            ("mla_attention", True),
+            ("sink_full_attention", True),
+            ("sliding_window", False),
+            ("mamba", False),
+        ],
+    )
+    def test_only_full_attention_counts(self, kind: str | None, counts: bool) -> None:
+        index, (one,) = live_index(1)
+        event = Engine().store(list(range(64)))
+        event.kind = kind
+        index.stored(one.bit, event)
+        assert (index.hits(prompt(list(range(65))), [one])[one.bit] == 64) is counts
+
+    @pytest.mark.parametrize(("medium", "counts"), [("GPU", True), ("gpu", True), ("CPU", False)])
+    def test_only_gpu_memory_counts(self, medium: str, counts: bool) -> None:
+        index, (one,) = live_index(1)
+        engine = Engine()
+        event = engine.store(list(range(64)))
+        event.medium = medium
+        index.stored(one.bit, event)
+        assert (index.hits(prompt(list(range(65))), [one])[one.bit] == 64) is counts
+        index.removed(one.bit, BlocksRemoved(event.hashes, "CPU"))  # of the tier, not of the GPU
+        assert (index.hits(prompt(list(range(65))), [one])[one.bit] == 64) is counts
+
+    def test_a_block_stored_twice_is_gone_after_two_removals(self) -> None:
+        index, (one,) = live_index(1)
+        event = Engine().store(list(range(32)))
+        index.stored(one.bit, event)
+        index.stored(one.bit, event)  # another group of full attention
+        index.removed(one.bit, BlocksRemoved(event.hashes))
+        assert index.hits(prompt(list(range(33))), [one])[one.bit] == 32
+        index.removed(one.bit, BlocksRemoved(event.hashes))
+        assert index.hits(prompt(list(range(33))), [one])[one.bit] == 0
+        index.removed(one.bit, BlocksRemoved(event.hashes))  # once too often changes nothing
+
+    def test_adapters_are_kept_apart(self) -> None:
+        index, (one,) = live_index(1)
+        event = Engine().store(list(range(64)))
+        event.lora_name = "adapter"
+        index.stored(one.bit, event)
+        tokens = list(range(65))
+        assert index.loras == {"adapter"}
+        assert index.hits(prompt(tokens, lora="adapter"), [one])[one.bit] == 64
+        assert index.hits(prompt(tokens), [one])[one.bit] == 0
+        old, (two,) = live_index(1)
+        event.extra_keys = [["adapter"]] * 4  # the newer generation says it here
+        old.stored(two.bit, event)
+        assert old.hits(prompt(tokens, lora="adapter"), [two])[two.bit] == 64
+
+    def test_blocks_whose_parent_is_not_known_are_counted_not_guessed(self) -> None:
+        index, (one,) = live_index(1)
+        engine = Engine()
+        engine.store(list(range(32)))
+        index.stored(one.bit, engine.store(list(range(64))))
+        assert index.orphans[one.bit] == 2
+        assert index.hits(prompt(list(range(65))), [one])[one.bit] == 0
+
+
+class TestSpeculation:
+    def test_a_prompt_counts_at_once_where_it_was_sent(self) -> None:
+        now = [0.0]
+        fleet = instances(2)
+        index = ExactIndex(2.0, lambda: now[0])
+        for item in fleet:
+            index.live |= item.bit
+            index.stored(item.bit, Engine(item.name).store(list(range(900, 916))))
+        one, two = fleet
+        asked = prompt(list(range(100)))
+        guess = index.speculate(asked, one.bit)
+        assert index.hits(asked, fleet) == {one.bit: 96, two.bit: 0}
+        now[0] = 100.0  # a long prefill
+        assert index.hits(asked, fleet)[one.bit] == 96
+        guess.first_token()
+        now[0] = 101.9
+        assert index.hits(asked, fleet)[one.bit] == 96
+        now[0] = 102.1
+        assert index.hits(asked, fleet)[one.bit] == 0
+        assert index._guesses == {}
+
+    def test_a_failed_request_leaves_nothing(self) -> None:
+        index, (one,) = live_index(1)
+        index.stored(one.bit, Engine().store(list(range(16))))
+        asked = prompt(list(range(100)))
+        guess = index.speculate(asked, one.bit)
+        guess.drop()
+        guess.drop()
+        guess.first_token()
+        assert index.hits(asked, [one])[one.bit] == 16
+        assert index._guesses == {}
+
+    def test_an_event_ends_it(self) -> None:
+        index, (one,) = live_index(1)
+        engine = Engine()
+        index.stored(one.bit, engine.store(list(range(16))))
+        asked = prompt(list(range(100)))
+        index.speculate(asked, one.bit)
+        index.stored(one.bit, engine.store(list(range(100))))
+        assert index._guesses == {}
+        index.removed(one.bit, engine.evict(engine.hashes(list(range(100)))[3:]))
+        assert index.hits(asked, [one])[one.bit] == 48
+
+
+class Publisher:
+    """An engine's publisher: PUB and replay ROUTER, as vLLM has them."""
+
+    def __init__(self, context: zmq.asyncio.Context, topic: bytes = b"kv", with_topic: bool = True):
+        self.pub = context.socket(zmq.PUB)
+        self.router = context.socket(zmq.ROUTER)
+        for socket in (self.pub, self.router):
+            socket.linger = 0
+        self.endpoint = f"tcp://127.0.0.1:{self.pub.bind_to_random_port('tcp://127.0.0.1')}"
+        self.replay = f"tcp://127.0.0.1:{self.router.bind_to_random_port('tcp://127.0.0.1')}"
+        self.topic, self.with_topic = topic, with_topic
+        self.number = 0
+        self.kept: list[tuple[int, bytes]] = []
+        self.lost: set[int] = set()
+        self.task = asyncio.ensure_future(self._serve())
+
+    async def publish(self, *events: Any) -> None:
+        payload = encode([0.0, [_wire(event) for event in events], 0])
+        self.kept.append((self.number, payload))
+        if self.number not in self.lost:
+            await self.pub.send_multipart([self.topic, self.number.to_bytes(8, "big"), payload])
+        self.number += 1
+
+    async def _serve(self) -> None:
+        while True:
+            client, empty, start = await self.router.recv_multipart()
+            first = int.from_bytes(start, "big")
+            middle = [self.topic] if self.with_topic else []
+            for number, payload in self.kept:
+                if number >= first:
+                    await self.router.send_multipart(
+                        [client, empty, *middle, number.to_bytes(8, "big"), payload]
+                    )
+            await self.router.send_multipart([client, empty, *middle, struct.pack(">q", -1), b""])
+
+    def close(self) -> None:
+        self.task.cancel()
+        self.pub.close()
+        self.router.close()
+
+
+def _wire(event: Any) -> Any:
+    if isinstance(event, BlocksStored):
+        return {
+            "type": "BlockStored",
+            "block_hashes": event.hashes,
+            "parent_block_hash": event.parent,
+            "token_ids": event.tokens,
+            "block_size": event.block_tokens,
+            "medium": "GPU",
+        }
+    if isinstance(event, BlocksRemoved):
+        return {"type": "BlockRemoved", "block_hashes": event.hashes, "medium": "GPU"}
+    return {"type": "AllBlocksCleared"}
+
+
+async def until(condition: Any, seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class FeedRig:
+    """A feed on a publisher."""
+
+    def __init__(self, replay: bool = True, with_topic: bool = True):
+        self.index, (self.one,) = live_index(1)
+        self.index.live = 0
+        self.replay, self.with_topic = replay, with_topic
+
+    async def __aenter__(self) -> FeedRig:
+        self.context = zmq.asyncio.Context()
+        self.publisher = Publisher(self.context, with_topic=self.with_topic)
+        self.engine = Engine()
+        return self
+
+    async def follow(self) -> None:
+        endpoint = self.publisher.replay if self.replay else None
+        self.feed = KvFeed("e0", self.one.bit, self.index, self.publisher.endpoint, endpoint)
+        self.feed.task = asyncio.ensure_future(self.feed.run(self.context))
+        await until(lambda: self.feed.counts["connected"])
+        await asyncio.sleep(0.1)  # the subscription arrives after the connection
+
+    async def store(self, tokens: list[int]) -> None:
+        await self.publisher.publish(self.engine.store(tokens))
+
+    def agrees(self, *prompts: list[int]) -> bool:
+        return all(
+            self.index.hits(prompt(tokens), [self.one]).get(self.one.bit) == self.engine.hit(tokens)
+            for tokens in prompts
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        self.feed.task.cancel()
+        await asyncio.gather(self.feed.task, return_exceptions=True)
+        self.publisher.close()
+        self.context.destroy(linger=0)
+
+
+A, B, C = list(range(100)), list(range(40)) + [7] * 60, [9] * 70
+
+
+class TestFeed:
+    def test_events_as_they_come(self) -> None:
+        async def main() -> None:
+            async with FeedRig() as r:
+                await r.follow()
+                assert r.feed.is_live
+                for tokens in (A, B, C):
+                    await r.store(tokens)
+                await until(lambda: r.feed.applied == 2)
+                assert r.agrees(A, B, C)
+                await r.publisher.publish(r.engine.evict(r.engine.hashes(A)[3:]))
+                await until(lambda: r.feed.applied == 3)
+                assert r.agrees(A, B, C)
+                r.engine.cached.clear()
+                await r.publisher.publish(AllCleared())
+                await until(lambda: r.feed.applied == 4)
+                assert r.agrees(A, B, C)
+                assert r.feed.state == "live"
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("with_topic", [True, False])
+    def test_what_was_cached_before_is_replayed(self, with_topic: bool) -> None:
+        async def main() -> None:
+            async with FeedRig(with_topic=with_topic) as r:
+                await r.store(A)
+                await r.store(B)
+                await r.follow()
+                await until(lambda: r.feed.applied == 1)
+                assert r.agrees(A, B, C)
+                await r.store(C)
+                await until(lambda: r.feed.applied == 2)
+                assert r.agrees(A, B, C)
+                assert r.feed.counts["replayed"] == 2
+                assert r.feed.counts["gaps"] == 0
+
+        asyncio.run(main())
+
+    def test_a_gap_is_filled_by_replay(self) -> None:
+        async def main() -> None:
+            async with FeedRig() as r:
+                await r.follow()
+                r.publisher.lost = {1, 2}
+                await r.store(A)
+                await r.store(B)
+                await r.publisher.publish(r.engine.evict(r.engine.hashes(A)[3:]))
+                await r.store(C)
+                await until(lambda: r.feed.applied == 3)
+                assert r.agrees(A, B, C)
+                assert r.feed.counts["gaps"] == 1
+                assert r.feed.is_live
+                assert r.feed.state == "live"
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("replay", [False, True])
+    def test_a_gap_that_cannot_be_filled_forgets_what_may_be_stale(self, replay: bool) -> None:
+        async def main() -> None:
+            async with FeedRig(replay=replay) as r:
+                await r.follow()
+                r.publisher.lost = {1}
+                await r.store(A)
+                await until(lambda: r.feed.applied == 0)
+                await r.publisher.publish(r.engine.evict(r.engine.hashes(A)))
+                del r.publisher.kept[:]  # the engine's buffer has lost it, too
+                await r.store(C)
+                await until(lambda: r.feed.applied == 2)
+                assert r.agrees(A, C)
+                assert "gap" in r.feed.state
+                assert r.feed.is_live
+
+        asyncio.run(main())
+
+    def test_a_restart_is_seen_by_the_numbers(self) -> None:
+        async def main() -> None:
+            async with FeedRig(replay=False) as r:
+                await r.follow()
+                await r.store(A)
+                await r.store(B)
+                await until(lambda: r.feed.applied == 1)
+                r.publisher.number, r.publisher.kept = 0, []
+                r.engine = Engine("another seed")
+                await r.store(C)
+                await until(lambda: r.feed.counts["restarts"] == 1)
+                assert r.agrees(A, B, C)
+                assert r.feed.applied == 0
+                r.feed.restarted()  # the metrics tell it, too, but later: nothing is lost
+                assert r.agrees(A, B, C)
+                r.feed.restarted()  # this time they are the first to tell
+                assert r.index.blocks(r.one.bit) == 0
+
+        asyncio.run(main())
+
+    def test_garbage_is_counted_and_forgets(self) -> None:
+        async def main() -> None:
+            async with FeedRig(replay=False) as r:
+                await r.follow()
+                await r.store(A)
+                await r.publisher.pub.send_multipart([b"kv", b"short", b"x"])
+                await r.publisher.pub.send_multipart([b"kv", (1).to_bytes(8, "big"), b"\xc1"])
+                await until(lambda: r.feed.counts["garbled"] == 2)
+                assert r.index.hits(prompt(A), [r.one])[r.one.bit] == 0
+
+        asyncio.run(main())
+
+    def test_a_late_subscriber_without_replay_says_so(self) -> None:
+        async def main() -> None:
+            async with FeedRig(replay=False) as r:
+                await r.store(A)
+                await r.follow()
+                await r.store(C)
+                await until(lambda: r.feed.applied == 1)
+                assert "came late" in r.feed.state
+                assert r.agrees(C)
+
+        asyncio.run(main())
+
+
+class TestLive:
+    def test_the_router_decides_by_events(self) -> None:
+        """Predicted hits are the engine's own, request by request, evictions included."""
+
+        async def main() -> None:
+            context = zmq.asyncio.Context()
+            engines = [FakeEngine(prompt_tokens=lambda s: len(s.json["prompt"])) for _ in range(2)]
+            caches = [Engine(str(k)) for k in range(2)]
+            publishers = [Publisher(context) for _ in range(2)]
+            config = {
+                "hits": {"source": "exact"},
+                "instance_settings": [
+                    {"kv_events": one.endpoint, "kv_replay": one.replay} for one in publishers
+                ],
+            }
+            told: list[tuple[int, int]] = []
+            async with rig(*engines, config=config) as r:
+                await until(lambda: all(f.counts["connected"] for f in r.service.feeds.values()))
+                await asyncio.sleep(0.2)
+                for publisher, cache in zip(publishers, caches, strict=True):
+                    await publisher.publish(cache.store([1] * BLOCK))
+                await until(lambda: all(f.applied == 0 for f in r.service.feeds.values()))
+                prompts = [[k // 40 + s for k in range(50 + 37 * s)] for s in range(1, 12)]
+                for step in range(40):
+                    tokens = prompts[step * 7 % 11]
+                    answer = await r.chat(
+                        f"u{step}",
+                        path="/v1/completions",
+                        prompt=tokens,
+                        headers={"x-smetric-turn": str(step % 3)},
+                    )
+                    which = int(answer.instance[1:])
+                    cache, publisher = caches[which], publishers[which]
+                    told.append((int(answer.headers["x-smetric-hit-tokens"]), cache.hit(tokens)))
+                    assert answer.headers["x-smetric-hit-source"] == "exact"
+                    events = [cache.store(tokens)]
+                    if step % 4 == 3:
+                        events.append(cache.evict(list(cache.cached)[-6:]))
+                    await publisher.publish(*[event for event in events if event is not None])
+                    feed = r.service.feeds[answer.instance]
+                    await until(lambda f=feed, p=publisher: f.applied == p.number - 1)
+                async with r.client.get(r.url + "/health") as response:
+                    assert (await response.json())["hits"]["feeds"] == {"e0": "live", "e1": "live"}
+                assert r.metric("kv_feed_live", instance="e0") == 1
+            for publisher in publishers:
+                publisher.close()
+            context.destroy(linger=0)
+            assert all(predicted == real for predicted, real in told)
+            assert sum(real for _, real in told) > 1000
+
+        asyncio.run(main())
