@@ -169,7 +169,7 @@ def bound_in_detail(
             progress=lambda text: tell(f"goodput bound, {text}"),
             **shared,
         )
-        if not goodput.interrupted:
+        if not goodput.interrupted and problem.hopeful.any():
             scale = timed_bound(
                 problem,
                 options.solver,

@@ -310,7 +310,7 @@ def _weak_prices(
     """Prices that do not change over time; for goodput at the level that proves most."""
     capacity_s = np.diff(edges_s)
     prices = Prices.zero(problem, edges_s, capacity_s)
-    if fallback is None:
+    if fallback is None or not problem.hopeful.any():
         return prices
     names = ("compute", "decode_compute", "local", "decode_local", "global_", "nic", "pcie")
     spread = replace(

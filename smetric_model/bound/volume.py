@@ -136,7 +136,7 @@ def volume_program(
         Its one window.
     """
     edges_s, capacity_s = steady_window(problem)
-    if within_slo and not problem.hopeful.all():
+    if within_slo and not problem.hopeful.all() and problem.hopeful.any():
         problem = problem.take(problem.hopeful)
     cells = make_cells(problem, edges_s, detail=detail, by_value=False)
     program = build_program(

@@ -11,6 +11,7 @@ from smetric_model.bound.problem import problem_of
 from smetric_model.bound.run import BoundOptions, bound_in_detail
 from smetric_model.bound.solvers import SolverOptions
 from smetric_model.bound.volume import volume_by_thresholds
+from smetric_model.errors import SpecError
 from smetric_model.identities import check_identities
 from smetric_model.schema import load_schema
 
@@ -65,6 +66,25 @@ def test_outcome_keeps_the_schema(kind):
     assert price_figure(prices).axes
     assert found.scale is not None
     assert window_figure(window_prices(found.problem, found.scale.prices)).axes
+
+
+def test_traces_without_blocks_and_slos_that_nobody_can_meet():
+    from smetric_model.scenario import Scenario
+    from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
+
+    trace = fixed_length_trace(4096, 64, 100, 5.0)
+    scenario = with_fixed_load(Scenario.from_dict({"cluster": {"instances": 2}}), trace)
+    options = BoundOptions(solver=DIRECT)
+    easy = bound_in_detail(scenario, trace, options).outcome
+    assert easy["within_slo_ratio"] == 1
+    assert easy["local_ratio"] == 0
+    never = scenario.replace(**{"slo.ttft_base_s": 1e-3, "slo.ttft_per_prompt_token_s": 0.0})
+    assert bound_in_detail(never, trace, options).outcome["total_within_slo_tps"] == 0
+    endless = scenario.replace(**{"slo.ttft_base_s": np.inf, "slo.tpot_s": np.inf})
+    assert bound_in_detail(endless, trace, options).outcome["within_slo_ratio"] == 1
+    short = scenario.replace(**{"engine.max_context_tokens": 1000})
+    with pytest.raises(SpecError, match="no servable request"):
+        bound_in_detail(short, trace, options)
 
 
 def test_called_as_a_function_whichever_way_it_is_imported():
