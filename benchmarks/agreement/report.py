@@ -54,19 +54,24 @@ STRATA = ("<.5", ".5-.8", ".8-.95")
 #: tokens/s within SLO below this share of all tokens/s are measured against that share
 LEAST_WITHIN_SLO = 0.1
 #: no steady state where times grow by this factor from the window's first third to its last, or
-#: where sessions wait so long that no more than this share of the design's rate comes about
-GROWTH, REALISED = 1.5, 0.9
+#: where no more than this share of the design's rate comes about and requests take this many
+#: times as long as recorded: sessions then wait, rather than being few
+GROWTH, REALISED, LONGER = 1.5, 0.9, 2.0
 
 
-def no_steady_state(rows: list[dict[str, Any]], rate_rps: float) -> bool:
-    """Whether the simulation of a scenario of this rate drifts or saturates."""
+def no_steady_state(rows: list[dict[str, Any]], point: design.Point) -> bool:
+    """Whether the simulation of a scenario drifts or saturates."""
     done = [row for row in rows if row["status"] == "done"]
     if not done:
         return False
     growth = np.median([row["growth"] for row in done])
     unfinished = sum(not row["valid"] for row in done)
-    slow = np.mean([row["arrival_rate_rps"] for row in done]) < REALISED * rate_rps
-    return bool(growth > GROWTH or slow or 2 * unfinished > len(done))
+    rate = np.mean([row["arrival_rate_rps"] for row in done])
+    output = np.mean([row["output_tps"] for row in done]) / rate
+    recorded = point.base_s + point.per_output_token_s * output
+    took = np.mean([row.get("e2e_mean_s", np.inf) for row in done])  # none: no request ended
+    waits = rate < REALISED * point.rate_rps and took > LONGER * recorded
+    return bool(not growth <= GROWTH or waits or 2 * unfinished > len(done))
 
 
 def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -90,7 +95,7 @@ def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, p
             "simulate": _status(simulated),
             "predict": _status(predicted),
             "error": next((row["error"] for row in predicted + simulated if "error" in row), ""),
-            "steady": bool(done) and not no_steady_state(simulated, point.rate_rps),
+            "steady": bool(done) and not no_steady_state(simulated, point),
             "utilisation": np.mean([r["compute_utilisation_ratio"] for r in done]) if done else 0.0,
             "growth": np.median([row["growth"] for row in done]) if done else np.nan,
             "simulate_cpu_s": sum(r["cpu_s"] + r.get("trace_cpu_s", 0) for r in simulated),

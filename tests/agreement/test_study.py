@@ -122,6 +122,8 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
                 "ttft_p50_s": 1.0,
                 "compute_utilisation_ratio": 0.5,
                 "arrival_rate_rps": point.rate_rps,
+                "output_tps": 300 * point.rate_rps,
+                "e2e_mean_s": point.base_s + 300 * point.per_output_token_s,
                 "growth": 1.0,
                 "valid": True,
             }
@@ -145,13 +147,24 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
 
 
 def test_simulations_that_drift_are_counted_apart(modules: Any) -> None:
-    _, _, report = modules
-    row = {"status": "done", "growth": 1.0, "valid": True, "arrival_rate_rps": 1.0}
-    assert not report.no_steady_state([row], 1.05)
-    assert report.no_steady_state([row], 1.2)
-    assert report.no_steady_state([row | {"growth": 3.0}], 1.0)
-    assert report.no_steady_state([row | {"valid": False}], 1.0)
-    assert not report.no_steady_state([row, row, row | {"growth": 3.0}], 1.0)
+    design, _, report = modules
+    point = design.load("development")[0]
+    row = {
+        "status": "done",
+        "growth": 1.0,
+        "valid": True,
+        "arrival_rate_rps": point.rate_rps,
+        "output_tps": 300 * point.rate_rps,
+        "e2e_mean_s": point.base_s + 300 * point.per_output_token_s,
+    }
+    few = row | {"arrival_rate_rps": 0.8 * point.rate_rps, "output_tps": 240 * point.rate_rps}
+    assert not report.no_steady_state([row], point)
+    assert not report.no_steady_state([few], point)
+    assert report.no_steady_state([few | {"e2e_mean_s": 3 * row["e2e_mean_s"]}], point)
+    assert report.no_steady_state([row | {"growth": 3.0}], point)
+    assert report.no_steady_state([row | {"growth": float("nan")}], point)
+    assert report.no_steady_state([row | {"valid": False}], point)
+    assert not report.no_steady_state([row, row, row | {"growth": 3.0}], point)
 
 
 def test_one_verb_alone_leaves_the_other_out(modules: Any) -> None:
