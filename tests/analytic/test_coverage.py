@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from smetric_model.analytic.cluster_capacity import predict_at_rates, predicted_capacity
-from smetric_model.analytic.coverage import COVERAGE, coverage_markdown, left_out, notes_left_out
+from smetric_model.analytic.cluster_capacity import predicted_capacity
+from smetric_model.analytic.coverage import (
+    COVERAGE,
+    coverage_markdown,
+    left_out,
+    notes_left_out,
+    too_far,
+)
 from smetric_model.analytic.demand import demand_of
-from smetric_model.analytic.predict import predict
+from smetric_model.analytic.predict import cluster_form, predict
 from smetric_model.scenario import Scenario
 from smetric_model.schema import load_schema
 from smetric_model.workload.trace import load_trace
@@ -190,18 +197,14 @@ def test_an_answer_is_invalid_where_what_is_left_out_matters(near, far):
 
 
 def test_preemption_is_invalid_where_the_pool_is_tight():
-    tight = {"engine.kv_admission": "preempt", "engine.memory_utilisation": 0.64}
-    scenario = BASE.replace(**tight, **{"workload.rate_rps": 1.0})
-    own = demand_of(scenario, TRACE)
-    row = predict(scenario, demand=own)
-    assert row["valid"] is (row.number("kv_utilisation_ratio") <= 0.5)
-    busy = predict_at_rates(scenario, [2.0, 3.0, 4.0, 5.0, 6.0], demand=own)
-    assert any(
-        "of the pool" in str(r["note"]) or "kv_admission = 'preempt'" in str(r["note"])
-        for r in busy
-    )
-    roomy = predict(scenario.replace(**{"engine.kv_admission": "reserve"}), demand=own)
-    assert roomy["valid"] is True
+    cluster = cluster_form(BASE.replace(**{"engine.kv_admission": "preempt"}), demand())
+    state = cluster.at(3.0)
+    latencies = {"fetch_mean_s": 0.0, "tpot_p99_s": 0.01, "ttft_p99_s": 1.0}
+    assert state.pinned_tokens < 0.5 * demand().pool_tokens
+    assert too_far(cluster, state, latencies) == ()
+    tight = replace(state, pinned_tokens=0.6 * demand().pool_tokens)
+    (reason,) = too_far(cluster, tight, latencies)
+    assert "60% of the pool" in reason
 
 
 def test_a_policy_that_does_not_look_is_not_excused():
