@@ -76,7 +76,7 @@ COVERAGE: dict[str, Coverage] = {
     "engine.max_context_tokens": _MODELLED,
     "engine.max_context": _MODELLED,
     "cluster.instances": _MODELLED,
-    "cluster.gpus_per_node": _MODELLED,
+    "cluster.gpus_per_node": _MODELLED._replace(remark="an instance larger than a node is refused"),
     "cluster.nics_per_node": _MODELLED,
     "cluster.nic_bytes_per_s": _MODELLED,
     "cluster.nic_efficiency": _MODELLED,
@@ -101,6 +101,14 @@ COVERAGE: dict[str, Coverage] = {
         "unused",
         "invalid where more than 2 % of the prompt tokens are reusable and computed again; with"
         " perfect placement no peer has more",
+    ),
+    "global_tier.eviction": _NOTED._replace(
+        remark="others are answered as `lru`; invalid where more than 2 % of the prompt tokens are"
+        " reusable and computed again"
+    ),
+    "local_tier.eviction": _NOTED._replace(
+        remark="others are answered as `lru`; invalid where more than 2 % of the turns come after"
+        " their context was evicted"
     ),
     "workload.trace": _MODELLED,
     "workload.preset": _MODELLED,
@@ -201,6 +209,8 @@ def left_out(scenario: Scenario, policy: str | None = None) -> tuple[str, ...]:
         "engine.kv_admission": scenario.engine.kv_admission == "preempt",
         "global_tier.fetch": tier.fetch == "stall" and tier.bytes_per_node > 0,
         "global_tier.peer_fetch": tier.peer_fetch and several,
+        "global_tier.eviction": tier.eviction != "lru" and tier.bytes_per_node > 0,
+        "local_tier.eviction": scenario.local_tier.eviction != "lru",
         "workload.start": work.start == "cold"
         and work.preset is None
         and work.session_start == "poisson"
@@ -282,11 +292,12 @@ def too_far(
     stands = state.rate_rps / n * latency["fetch_mean_s"]
     far("global_tier.fetch", stands > _FEW, f"engines would stand still {stands:.0%} of the time")
     lacking = float((work.reusable - state.total_tokens).mean()) / float(work.local.prompt.mean())
-    far(
-        "global_tier.peer_fetch",
-        lacking > _FEW,
-        f"{lacking:.0%} of the prompt tokens are reusable and computed again",
-    )
+    for key in ("global_tier.peer_fetch", "global_tier.eviction"):
+        far(
+            key,
+            lacking > _FEW,
+            f"{lacking:.0%} of the prompt tokens are reusable and computed again",
+        )
     output = float(np.quantile(work.output_tokens, 0.99))
     tpot = latency["tpot_p99_s"] if output > 1 else 0.0
     longest = latency["ttft_p99_s"] + tpot * (output - 1)
@@ -301,7 +312,8 @@ def too_far(
         unseen = float(think.weights @ -np.expm1(-router.hit_index_age_s / think.means_s))
     seen = scenario.workload.warmup_s + scenario.workload.window_s
     gone = gone if state.hits.retention_s < seen else 0.0
-    far("router.hit_index", gone > _FEW, f"{gone:.0%} of the turns come after their eviction")
+    for key in ("router.hit_index", "local_tier.eviction"):
+        far(key, gone > _FEW, f"{gone:.0%} of the turns come after their eviction")
     far("router.hit_index_age_s", unseen > _FEW, f"{unseen:.0%} of the turns come within it")
     unread = state.rate_rps * float(cluster._host_s(state.mixed.prompt).mean())
     far(

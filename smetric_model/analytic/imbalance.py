@@ -159,7 +159,8 @@ class Imbalance:
         variance = (0.5 * (log[2] - log[1])) ** 2
         narrow = np.sqrt(max(1 - special.polygamma(1, n * shape) / variance, 0.05))
         centre = float(np.log(special.gammaincinv(shape, 0.55 ** (1 / n)) / shape))
-        ratio = self.mean * np.exp(narrow * (log[0] - centre))
+        # one instance may have it all, not more
+        ratio = self.mean * np.exp(min(narrow * (log[0] - centre), np.log(n)))
         return float(np.clip(ratio, 1.0, n))
 
     def statistic(self, name: str, windows: int = 30) -> float:

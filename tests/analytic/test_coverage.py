@@ -33,6 +33,8 @@ NOTED = {
     "engine.kv_admission": {"engine.kv_admission": "preempt"},
     "global_tier.fetch": {"global_tier.fetch": "stall"},
     "global_tier.peer_fetch": {"global_tier.peer_fetch": True},
+    "global_tier.eviction": {"global_tier.eviction": "dead-first"},
+    "local_tier.eviction": {"local_tier.eviction": "dead-first"},
     "workload.start": {"workload.start": "cold", "workload.session_start": "poisson"},
     "workload.loop": {"workload.loop": "open"},
     "client.timeout_s": {"client.timeout_s": 5.0},
@@ -244,3 +246,13 @@ def test_the_schema_says_which_columns_are_filled(changes):
         if column.kind != "number" or (column.group == "pools" and not changes):
             continue
         assert np.isfinite(row.number(name)) == ("predict" in column.verbs), name
+
+
+def test_a_cluster_without_host_memory_has_no_tier():
+    row = asked(**{"cluster.dram_bytes_per_node": 0.0, "global_tier.bytes_per_node": 0.0})
+    assert row.number("global_ratio") == 0
+
+
+def test_hardly_any_requests_are_no_numbers_trouble():
+    row = asked(**{"workload.rate_rps": 1e-4, "cluster.instances": 1000})
+    assert row.number("imbalance_requests_60s_p99") <= 1000
