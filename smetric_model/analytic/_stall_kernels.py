@@ -1,4 +1,4 @@
-"""Compiled look-ups in the laws of stalls: many requests, few tables."""
+"""Compiled look-ups in the laws of waits and stalls: many requests, few tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["law_at", "mean_within"]
+__all__ = ["law_at", "mean_ttft_within", "mean_within"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -104,4 +104,59 @@ def mean_within(
                 value = max(value, other)
             within += value
         total += weights[kind] * within / tokens.size
+    return total
+
+
+@njit(cache=True)
+def mean_ttft_within(
+    limit: float,
+    apart: FloatArray,
+    base: FloatArray,
+    blocked: NDArray[np.bool_],
+    weights: FloatArray,
+    cdf: FloatArray,
+    step: float,
+    kv_wait: float,
+    under_way: float,
+    slope: float,
+    most_shared: float,
+) -> float:
+    """Weighted mean of P(TTFT <= limit).
+
+    Parameters
+    ----------
+    limit : float
+        Limit [s].
+    apart, base : ndarray, shape (groups, n)
+        Time of each request that is no wait, and what others add to its last step whatever it
+        waits [s].
+    blocked, weights : ndarray, shape (groups,)
+        Whether a group waits for KV, and its weight.
+    cdf, step
+        Law of the wait for prefill on its grid.
+    kv_wait : float
+        Mean wait for KV [s].
+    under_way, slope, most_shared : float
+        Step under way [s]; work of later arrivals a second waited, and at most [s].
+    """
+    last = cdf.size - 1
+    total = 0.0
+    for group in range(weights.size):
+        within = 0.0
+        for i in range(apart.shape[1]):
+            spare = limit - apart[group, i]
+            if not blocked[group]:
+                spare -= under_way
+                spare = max((spare - base[group, i]) / (1.0 + slope), spare - most_shared)
+            if spare < 0.0:
+                continue
+            place = spare / step
+            value = cdf[last]
+            if place < last:
+                index = int(place)
+                value = cdf[index] + (place - index) * (cdf[index + 1] - cdf[index])
+            if blocked[group]:
+                value *= 1.0 - np.exp(-spare / kv_wait)
+            within += value
+        total += weights[group] * within / apart.shape[1]
     return total

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
+from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.arrivals import Arrivals
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
 from smetric_model.analytic.busy_periods import condensed
@@ -31,7 +32,7 @@ from smetric_model.analytic.cluster_links import Fetches, Links
 from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
-from smetric_model.analytic.latency import host_time_s, prefill_time_s
+from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model

@@ -46,11 +46,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic import _stall_kernels as kernels
+from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import BusyPeriods, condensed
 from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.queueing import DiscreteWork
-from smetric_model.analytic.step_time import step_time_s
 
 if TYPE_CHECKING:
     from smetric_model.analytic.batching import ColocatedInstance
@@ -351,11 +351,22 @@ class LoadedInstance:
         top = longest + float(before.max()) + self._ahead.horizon_s + 25 * self.kv_wait_s
         top += self._under_way_s + self._shared_s
 
+        own = np.array([self._own_prefill_s[g.batch][rows] for g in self.groups])
+        given = (
+            own + before[rows],
+            np.array([self._shared_base_s(row) for row in own]),
+            np.array([g.blocked for g in self.groups]),
+            np.array([g.weight for g in self.groups]),
+            self._waiting,
+            self._ahead.step_s,
+            max(self.kv_wait_s, 1e-12),
+            self._under_way_s,
+            self._share_slope,
+            self._shared_s,
+        )
+
         def within(limit_s: float) -> float:
-            limits = np.full(rows.size, limit_s)
-            return sum(
-                g.weight * float(self._ttft_within(g, limits, rows).mean()) for g in self.groups
-            )
+            return float(kernels.mean_ttft_within(limit_s, *given))
 
         return _invert(within, 0.999 * (shortest + float(before.min())), top, shares)
 
