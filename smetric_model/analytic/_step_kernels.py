@@ -30,8 +30,9 @@ def _compiled(function: Any, **using: Any) -> Any:
 
 _FORMULAS = (step_time.step_groups, step_time.experts_touched, step_time.padded_rows)
 _VERSION = crc32(
-    repr([(f.__code__.co_code, f.__code__.co_consts, f.__code__.co_names) for f in _FORMULAS])
-    .encode()
+    repr(
+        [(f.__code__.co_code, f.__code__.co_consts, f.__code__.co_names) for f in _FORMULAS]
+    ).encode()
 )
 
 _groups = _compiled(
