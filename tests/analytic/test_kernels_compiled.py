@@ -65,7 +65,10 @@ def test_mean_of_tpot_is_that_of_its_requests(places):
     weights = np.array([0.3, 0.7])
     within = law.mean_within(steps, own, interval, weights, most)
     for limit in (0.01, 0.05, 0.2):
-        each = [law.within(i, most, steps * limit - o).mean() for i, o in zip(interval, own)]
+        each = [
+            law.within(i, most, steps * limit - o).mean()
+            for i, o in zip(interval, own, strict=True)
+        ]
         assert within(limit) == pytest.approx(weights @ each, rel=1e-12)
 
 
