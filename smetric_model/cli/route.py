@@ -96,7 +96,8 @@ def command(
     _log_to_stderr(settings.log.level)
 
     def ready(host: str, port: int) -> None:
-        click.echo(f"listening on http://{host}:{port}", err=True)
+        where = f"[{host}]" if ":" in host else host
+        click.echo(f"listening on http://{where}:{port}", err=True)
 
     if not run_router(settings, ready):
         raise LiveError("stopped with requests in flight")

@@ -6,6 +6,7 @@ quickly, through its compiled twin, which the simulator calls.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCES", "Asked", "Choice", "Decider"]
 
+_LOGGER = logging.getLogger("smetric_model.router")
 #: where a hit length comes from
 SOURCES = ("exact", "approximate", "none")
 
@@ -275,5 +277,6 @@ def _compiled(policy: Policy) -> Callable[[Asked], Decision]:
         return Decision(instance, reasons[reason], TieState(next_instance, int(random_state)))
 
     # Compiles, or loads what an earlier process has compiled.
+    _LOGGER.info("loading the compiled policy; the first time takes some seconds")
     decide(Asked(RoutingRequest(1), [0], LoadUnit.REQUESTS, [0], [0], [True], [0], TieState()))
     return decide

@@ -184,6 +184,10 @@ class ExactIndex:
                 hits[bit] = min(count, most) * size
         return hits
 
+    def set_block_size(self, bit: int, block_tokens: int) -> None:
+        """Take an engine's block size before its first event tells it [tokens]."""
+        self._block_tokens.setdefault(bit, block_tokens)
+
     def blocks(self, bit: int) -> int:
         """Return how many blocks an instance has."""
         return len(self._names.get(bit, ()))

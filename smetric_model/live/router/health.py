@@ -30,16 +30,17 @@ class HealthWatch:
         The instance.
     section : HealthSection
         Of the configuration.
-    restarted : callable
-        Called when the engine's process turns out to be another one.
+    scraped : callable
+        Called after a reading of the metrics, with whether the engine's process turned out to be
+        another one.
     """
 
     def __init__(
-        self, instance: Instance, section: HealthSection, restarted: Callable[[Instance], None]
+        self, instance: Instance, section: HealthSection, scraped: Callable[[Instance, bool], None]
     ):
         self._instance = instance
         self._section = section
-        self._restarted = restarted
+        self._scraped = scraped
         self._wake = asyncio.Event()
 
     def unreachable(self, reason: str) -> None:
@@ -114,10 +115,11 @@ class HealthWatch:
         if new is None:
             return
         self._instance.engine = new
-        if (
+        restarted = (
             old is not None
             and None not in (old.start_s, new.start_s)
             and old.start_s != new.start_s
-        ):
+        )
+        if restarted:
             _LOGGER.warning("engine restarted", extra={"fields": {"instance": self._instance.name}})
-            self._restarted(self._instance)
+        self._scraped(self._instance, restarted)

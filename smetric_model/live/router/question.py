@@ -72,7 +72,6 @@ def ask(
     *,
     session_header: bytes | None = None,
     tenant: bytes = b"",
-    with_chain: bool = True,
 ) -> Question:
     """Read a request for what the policy needs.
 
@@ -86,8 +85,6 @@ def ask(
         Name of the header that names the session.
     tenant : bytes
         Hash of the tenant: caches of different tenants are different caches.
-    with_chain : bool
-        Whether prefixes are looked up.
 
     Raises
     ------
@@ -108,7 +105,7 @@ def ask(
         api, RoutingRequest(0), body=body, tenant=tenant, streams=body.get("stream") is True
     )
     try:
-        turn, est_hit = _read(question, body, tenant, with_chain)
+        turn, est_hit = _read(question, body, tenant)
     except SpecError as error:
         question.note = _path_of(error)
         question.chain = Chain()
@@ -122,9 +119,7 @@ def ask(
     return question
 
 
-def _read(
-    question: Question, body: dict[str, Any], tenant: bytes, with_chain: bool
-) -> tuple[int, int]:
+def _read(question: Question, body: dict[str, Any], tenant: bytes) -> tuple[int, int]:
     assert question.api is not None
     conversation = read_conversation(question.api, body)
     model = body.get("model")

@@ -232,7 +232,7 @@ class Service:
             keep_alive_s=timeouts.engine_keep_alive_s,
             header_bytes=self.config.limits.header_bytes,
         )
-        watch = HealthWatch(instance, self.config.health, self._engine_restarted)
+        watch = HealthWatch(instance, self.config.health, self._scraped)
         self._watches[section.name] = (watch, self.loop.create_task(watch.run()))
         if self.exact is not None and section.kv_events is not None:
             feed = KvFeed(
@@ -287,13 +287,17 @@ class Service:
         if watch is not None and not instance.removed:
             watch[0].unreachable(reason)
 
-    def _engine_restarted(self, instance: Instance) -> None:
-        """Forget what the process that is gone had cached."""
-        if self.approximate is not None:
-            self.approximate.drop_instance(instance.bit)
-        feed = self.feeds.get(instance.name)
-        if feed is not None:
-            feed.restarted()
+    def _scraped(self, instance: Instance, restarted: bool) -> None:
+        """Learn the block size; forget what a process that is gone had cached."""
+        if restarted:
+            if self.approximate is not None:
+                self.approximate.drop_instance(instance.bit)
+            feed = self.feeds.get(instance.name)
+            if feed is not None:
+                feed.restarted()
+        engine = instance.engine
+        if self.exact is not None and engine is not None and engine.block_tokens is not None:
+            self.exact.set_block_size(instance.bit, engine.block_tokens)
 
     # ---------------------------------------------------------------- requests
 
@@ -428,10 +432,7 @@ class Service:
         if self._tenant_header is not None:
             tenant = request.header(self._tenant_header) or b""
         question = exchange.question = ask(
-            request,
-            session_header=self._session_header,
-            tenant=tenant,
-            with_chain=self.approximate is not None,
+            request, session_header=self._session_header, tenant=tenant
         )
         if self._tenant_header is not None and request.method == b"POST":
             exchange.body = self._salted(question, request.body, tenant)

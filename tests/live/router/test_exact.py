@@ -548,6 +548,33 @@ class TestFeed:
 
 
 class TestLive:
+    def test_speculation_works_before_the_first_event(self) -> None:
+        async def main() -> None:
+            context = zmq.asyncio.Context()
+            publisher = Publisher(context)
+            engine = FakeEngine(prompt_tokens=lambda s: len(s.json["prompt"]))
+            engine.metrics = (
+                "vllm:num_requests_running 0\n"
+                'vllm:cache_config_info{block_size="16",num_gpu_blocks="99"} 1.0\n'
+            )
+            config = {
+                "hits": {"source": "exact"},
+                "health": {"scrape_interval_s": 0.05},
+                "instance_settings": [{"kv_events": publisher.endpoint}],
+            }
+            async with rig(engine, config=config) as r:
+                await until(lambda: r.service.exact.block_sizes)
+                await until(lambda: r.service.feeds["e0"].is_live)
+                told = [
+                    await r.chat("u", path="/v1/completions", prompt=[5] * length)
+                    for length in (100, 140)
+                ]
+                assert [a.headers["x-smetric-hit-tokens"] for a in told] == ["0", "96"]
+            publisher.close()
+            context.destroy(linger=0)
+
+        asyncio.run(main())
+
     def test_the_router_decides_by_events(self) -> None:
         """Predicted hits are the engine's own, request by request, evictions included."""
 

@@ -380,7 +380,8 @@ class TestCommand:
             _, err = await done.communicate()
             await engine.stop()
             assert done.returncode == 1
-            assert err.decode().startswith("smetric-model: listen: cannot listen on 127.0.0.1")
+            last = err.decode().splitlines()[-1]
+            assert last.startswith("smetric-model: listen: cannot listen on 127.0.0.1")
             assert "Traceback" not in err.decode()
 
         asyncio.run(main())
