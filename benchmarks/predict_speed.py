@@ -26,7 +26,7 @@ from smetric_model.scenario import Scenario
 from smetric_model.simulate import simulate
 
 sys.path.insert(0, str(Path(__file__).parent / "agreement"))
-import design  # noqa: E402
+import design
 
 REPEATS = 5
 
