@@ -339,8 +339,9 @@ def print_outcome(outcome: Outcome) -> None:
     imbalance = number("imbalance_processed_tokens_60s_mean")
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
     echo_wrapped(f"limited by: {outcome['binding_resource']}")
-    if outcome["valid"] is not True and number("requests") > 0:
-        echo_wrapped("not valid: requests were still running at the drain limit")
+    if outcome["valid"] is not True and number("requests") != 0:  # of none there is a note
+        why = "requests were still running at the drain limit"
+        echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")
     for note in str(outcome["note"]).split("; "):
         if note:
             echo_wrapped(f"note: {note}")
