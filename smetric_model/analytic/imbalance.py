@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -155,11 +155,14 @@ class Imbalance:
             return 1.0
         shape = 1 / spread
         marks = np.array([level, 0.159, 0.841])
-        log = np.log(special.gammaincinv(shape, marks ** (1 / n)) / shape)
-        variance = (0.5 * (log[2] - log[1])) ** 2
+        # hardly any requests: quantiles below the smallest number
+        at = np.maximum(special.gammaincinv(shape, np.append(marks, 0.55) ** (1 / n)), 1e-300)
+        log = np.log(at / shape)
+        variance = max((0.5 * (log[2] - log[1])) ** 2, 1e-12)
         narrow = np.sqrt(max(1 - special.polygamma(1, n * shape) / variance, 0.05))
-        centre = float(np.log(special.gammaincinv(shape, 0.55 ** (1 / n)) / shape))
-        ratio = self.mean * np.exp(narrow * (log[0] - centre))
+        centre = float(log[3])
+        # one instance may have it all, not more
+        ratio = self.mean * np.exp(min(narrow * (log[0] - centre), np.log(n)))
         return float(np.clip(ratio, 1.0, n))
 
     def statistic(self, name: str, windows: int = 30) -> float:
@@ -318,6 +321,13 @@ def imbalance_columns(
 
 def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:
     r"""∫_0^T (T - u) exp(A u) du, by eigenvalues."""
+    return _integral_of(matrix.tobytes(), matrix.shape[0], window_s)
+
+
+@lru_cache(maxsize=64)
+def _integral_of(content: bytes, size: int, window_s: float) -> FloatArray:
+    """Work it out once for the quantities that need it."""
+    matrix = np.frombuffer(content).reshape(size, size)
     values, vectors = np.linalg.eig(matrix)
     x = values * window_s
     small = np.abs(x) < 1e-4

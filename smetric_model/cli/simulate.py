@@ -34,6 +34,10 @@ _KEYS = {
     "decode_instances": "cluster.decode_instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
+    "local_eviction": "local_tier.eviction",
+    "global_eviction": "global_tier.eviction",
+    "global_write": "global_tier.write",
+    "peer_fetch": "global_tier.peer_fetch",
     "policy": "router.policy",
     "timeout": "client.timeout_s",
     "retries": "client.retries",
@@ -85,6 +89,24 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 @click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
 @click.option(
     "--global-tier-gb-per-node", type=click.FloatRange(0), help="Global tier, GB (1e9) per node."
+)
+@click.option(
+    "--local-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the instances evict first.",
+)
+@click.option(
+    "--global-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the global tier evicts first.",
+)
+@click.option(
+    "--global-write",
+    type=click.Choice(["through", "back"]),
+    help="Whether the global tier takes what is computed, or what instances evict.",
+)
+@click.option(
+    "--peer-fetch/--no-peer-fetch", default=None, help="Whether KV may come from other instances."
 )
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
@@ -152,6 +174,11 @@ def command(
             )
         if given["trace"] is not None or given["preset"] is not None:
             raise click.UsageError("a fixed load excludes --trace and --preset")
+        for name in ("warmup", "window", "start", "loop"):
+            if given[name] is not None:
+                raise click.UsageError(
+                    f"a fixed load excludes --{name}: open loop, cold, its own window"
+                )
         from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
 
         prompt, output, count = fixed
@@ -292,7 +319,7 @@ def print_outcome(outcome: Outcome) -> None:
         ],
     )
     shares = {
-        "prompt tokens": ("local", "global", "recomputed"),
+        "prompt tokens": ("local", "global", "peer", "recomputed"),
         "follow-ups": ("return_to_first", "return_to_previous"),
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
         "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
@@ -312,8 +339,9 @@ def print_outcome(outcome: Outcome) -> None:
     imbalance = number("imbalance_processed_tokens_60s_mean")
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
     echo_wrapped(f"limited by: {outcome['binding_resource']}")
-    if outcome["valid"] is not True:
-        echo_wrapped("not valid: requests were still running at the drain limit")
+    if outcome["valid"] is not True and number("requests") != 0:  # of none there is a note
+        why = "requests were still running at the drain limit"
+        echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")
     for note in str(outcome["note"]).split("; "):
         if note:
             echo_wrapped(f"note: {note}")

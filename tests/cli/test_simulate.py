@@ -98,6 +98,12 @@ def test_two_pools_by_flags() -> None:
         (("--prompt-tokens", "5"), "--rate"),
         (("--prefill-instances", "5"), "decode_instances"),
         (("--tp", "3"), "tp = 3"),
+        (("--window", "1e8"), "workload.window_s"),
+        (("--retries", "1001"), "client.retries"),
+        (
+            ("--prompt-tokens=5", "--output-tokens=5", "--requests=5", "--rate=1", "--window=9"),
+            "--window",
+        ),
         (("missing.toml",), "missing.toml"),
         (("--preset", "nonsense"), "nonsense"),
     ],
@@ -107,3 +113,14 @@ def test_mistakes_are_one_line(arguments, words) -> None:
     assert done.returncode != 0
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_options_of_the_tiers() -> None:
+    options = ("--local-eviction", "clairvoyant", "--global-eviction", "dead-first")
+    tiers = ("--global-write", "back", "--peer-fetch", "--global-tier-gb-per-node", "10")
+    done = run(*FIXED, *tiers, *options, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["peer_ratio"] == 0.0  # the requests share nothing
+    wrong = run(*FIXED, "--local-eviction", "fifo")
+    assert wrong.returncode != 0
+    assert "'lru', 'dead-first', 'clairvoyant'" in wrong.stderr
