@@ -23,7 +23,7 @@ _SHORT = aiohttp.ClientTimeout(total=3)
 TOKEN = "a-token-of-sixteen"
 
 
-async def raw(r: Rig, *parts: bytes, pause_s: float = 0.02, wait_s: float = 0.4) -> bytes:
+async def raw(r: Rig, *parts: bytes, pause_s: float = 0.02, wait_s: float = 0.3) -> bytes:
     """Send bytes in parts; return all that comes until the end, or until nothing comes."""
     reader, writer = await asyncio.open_connection(r.service.config.listen.host, port(r))
     got = b""
@@ -437,7 +437,7 @@ class TestOperators:
                 for wrong in ("", "Bearer", f"bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \u00fc"):
                     got = await raw(
                         r,
-                        b"GET /router/status HTTP/1.1\r\nHost: h\r\nAuthorization: %s\r\n\r\n"
+                        b"GET /router/status HTTP/1.1\r\nHost: h\r\nConnection: close\r\nAuthorization: %s\r\n\r\n"
                         % wrong.encode(),
                     )
                     assert got.startswith(b"HTTP/1.1 401"), wrong
