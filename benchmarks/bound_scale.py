@@ -2,9 +2,9 @@
 
 Usage: ``python benchmarks/bound_scale.py [REQUESTS ...]``.  Synthetic agents at 14 requests/s on 32
 instances with small KV tiers, above what they carry; more requests are a longer window.  CPU
-seconds are of this process and its threads.  Loss is what merging columns and cutting time into
-blocks cost together: against the unmerged program in one block up to 3,000 requests, above against
-four times as many bins in one block (up to 100,000).
+seconds are of this process and its threads.  Loss is what merging columns and
+cutting time into blocks cost: against the unmerged program in one block up to 3,000 requests, above
+against blocks twice as large (up to 100,000).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from smetric_model.bound.certify import scale_bound
 from smetric_model.bound.problem import make_problem, nominal_timeline
 from smetric_model.bound.solvers import SolverOptions
-from smetric_model.bound.timed import BLOCK_REQUESTS, timed_bound
+from smetric_model.bound.timed import BLOCK_REQUESTS, DETAIL, timed_bound
 from smetric_model.bound.volume import volume_bound, volume_by_thresholds
 from smetric_model.scenario import Scenario
 from smetric_model.simulate.prepare import prepare
@@ -84,8 +84,10 @@ def one(requests: int) -> None:
     scale_bound(problem, volume.prices, writes=True)
     for objective in ("scale", "goodput"):
         values = {}
-        details = [1.0, 4.0] if problem.size > 3_000 else [1.0, np.inf]
-        for detail in details if problem.size < 200_000 else details[:1]:
+        exact = problem.size <= 3_000
+        finer = (np.inf, np.inf) if exact else (DETAIL[objective], 2 * BLOCK_REQUESTS[objective])
+        choices = [(DETAIL[objective], BLOCK_REQUESTS[objective]), finer]
+        for detail, block in choices if problem.size < 200_000 else choices[:1]:
             start, before = cpu(), time.perf_counter()
             found = timed_bound(
                 problem,
@@ -93,19 +95,18 @@ def one(requests: int) -> None:
                 objective=objective,
                 window_s=60.0,
                 detail=detail,
-                block_requests=BLOCK_REQUESTS if detail == 1.0 else np.inf,
+                block_requests=block,
                 fallback=volume.prices,
             )
-            values[detail] = (
-                1 / found.load_multiple if objective == "scale" else -found.bound_tokens
-            )
+            values[block] = 1 / found.load_multiple if objective == "scale" else -found.bound_tokens
             what = (
                 f"load multiple {found.load_multiple:.5f}"
                 if objective == "scale"
                 else f"served {found.served_ratio:.5f}"
             )
             print(
-                f"    {f'{objective}, {detail:g} bins':22s} {cpu() - start:8.2f} CPU s   {what}"
+                f"    {f'{objective}, {detail:g}, {block:g}':22s} {cpu() - start:8.2f} CPU s"
+                f"   {what}"
                 f"  (build {found.build_s:.2f}, solve {found.solve_s:.2f} s wall; largest block"
                 f" {found.size[0]:,} rows, {found.size[2]:,} entries;"
                 f" {time.perf_counter() - before:.1f} s wall) {found.status}"

@@ -14,6 +14,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 #: minutes, not seconds: run by name
 LONG = {
+    "bound_ladder",
+    "bound_scale",
+    "bound_tiny",
+    "bound_validity",
     "closed_form_vs_reference",
     "router_overhead",
     "router_soak",

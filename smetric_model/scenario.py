@@ -28,6 +28,7 @@ from smetric_model.scenario_sections import (
     FailureSection,
     GlobalTierSection,
     LlmSection,
+    LocalTierSection,
     Name,
     Policy,
     RouterSection,
@@ -44,6 +45,7 @@ __all__ = [
     "FailureSection",
     "GlobalTierSection",
     "LlmSection",
+    "LocalTierSection",
     "Policy",
     "RouterSection",
     "Scenario",
@@ -70,6 +72,7 @@ class Scenario(Spec):
     llm: LlmSection = LlmSection()
     engine: EngineSection = EngineSection()
     cluster: ClusterSection = ClusterSection()
+    local_tier: LocalTierSection = LocalTierSection()
     global_tier: GlobalTierSection = GlobalTierSection()
     workload: WorkloadSection = WorkloadSection()
     client: ClientSection = ClientSection()

@@ -23,6 +23,7 @@ __all__ = [
     "FailureSection",
     "GlobalTierSection",
     "LlmSection",
+    "LocalTierSection",
     "Name",
     "Policy",
     "RouterSection",
@@ -213,6 +214,19 @@ class ClusterSection(Spec):
         return self
 
 
+Eviction = Literal["lru", "dead-first", "clairvoyant"]
+
+
+class LocalTierSection(Spec):
+    """``[local_tier]``: the prefix cache in the GPU memory of each instance."""
+
+    eviction: Eviction = Field(
+        "lru",
+        description="What goes first: the least recently used; that of finished sessions; or, of"
+        " all, what any request uses last (knows the future: a bound, no policy).",
+    )
+
+
 class GlobalTierSection(Spec):
     """``[global_tier]``: the KV store that all instances share."""
 
@@ -229,6 +243,7 @@ class GlobalTierSection(Spec):
         True, description="KV is computed again where that is faster than fetching it."
     )
     peer_fetch: bool = Field(False, description="KV may come from another instance's GPU memory.")
+    eviction: Eviction = Field("lru", description="What goes first, as in `[local_tier]`.")
 
 
 class WorkloadSection(Spec):

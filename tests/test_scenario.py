@@ -515,6 +515,8 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
         "client.backoff_s",
         "router.detection_s",
         "engine.kv_admission",
+        "global_tier.eviction",
+        "local_tier.eviction",
         "cluster.prefill_instances",
         "cluster.decode_instances",
         "router.load_indicator",

@@ -177,7 +177,7 @@ class Demand:
         return sum(self.unservable.values()) / self.requests
 
 
-def trace_of(scenario: Scenario) -> Trace:
+def trace_of(scenario: Scenario, extra_s: float = 0.0) -> Trace:
     """Return the workload of a scenario: its trace file, or a trace drawn from its preset.
 
     A preset is drawn at the scenario's rate over warm-up and window, from its seed.
@@ -186,6 +186,8 @@ def trace_of(scenario: Scenario) -> Trace:
     ----------
     scenario : Scenario
         Its ``workload`` section.
+    extra_s : float, default 0
+        For how long a preset goes on after the window [s].
 
     Returns
     -------
@@ -206,7 +208,7 @@ def trace_of(scenario: Scenario) -> Trace:
     from smetric_model.workload.synthesis import load_preset
 
     options: dict[str, Any] = {
-        "window_s": workload.warmup_s + workload.window_s,
+        "window_s": workload.warmup_s + workload.window_s + extra_s,
         "seed": scenario.seed,
         "start": workload.start,
     }

@@ -81,6 +81,12 @@ def _codes(*keys: IntArray) -> tuple[IntArray, int]:
         combined = combined * span + (key - low)
         if combined.max() > 2**40:
             combined = np.unique(combined, return_inverse=True)[1]
+    span = int(combined.max()) + 1
+    if span <= 4 * combined.size + 1_000_000:  # counting is much faster than sorting
+        used = np.zeros(span, np.bool_)
+        used[combined] = True
+        rank = np.cumsum(used) - 1
+        return rank[combined], int(rank[-1]) + 1
     distinct, codes = np.unique(combined, return_inverse=True)
     return codes.astype(np.int64), int(distinct.size)
 

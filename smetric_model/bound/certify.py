@@ -266,7 +266,8 @@ def costs_of(
     if writes and problem.write_through and problem.capacities.global_tokens > 0:
         cost += nic * problem.nic_work_per_token.min(initial=np.inf) * problem.written_tokens
     hit = np.minimum(local, fetch)
-    mode = np.where(recompute <= hit, 2, np.where(local <= fetch, 0, 1)).astype(np.int8)
+    # what costs the same is kept where it is
+    mode = np.where(recompute < hit, 2, np.where(local <= fetch, 0, 1)).astype(np.int8)
     chosen = np.minimum(hit, recompute)
     cost += np.bincount(request, chosen, problem.size)
     if within_slo:

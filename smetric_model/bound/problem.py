@@ -290,11 +290,7 @@ def problem_of(
 
 def _simulated_form(scenario: Scenario) -> Scenario:
     """Return the scenario in a form whose arrays can be prepared: they are the same."""
-    changes: dict[str, Any] = {
-        "global_tier.write": "through",
-        "global_tier.peer_fetch": False,
-        "client": {},
-    }
+    changes: dict[str, Any] = {"client": {}, "engine.kv_admission": "reserve"}
     return scenario.replace(**changes)
 
 

@@ -31,10 +31,10 @@ class BoundOptions:
         Solver, tolerance, time limit of one solve.
     window_s : float
         Windows of the time-resolved bounds [s].
-    detail : float
-        Merging of alike columns, bins per factor of e; ``inf``: none.
-    block_requests : float
-        Requests of one time block.
+    detail : float, optional
+        Merging of alike columns in the time-resolved bounds, bins per factor of e; ``inf``: none.
+    block_requests : float, optional
+        Requests of one time block; ``inf``: all.
     layout : {'spread', 'free'}
         Whether the global tier spreads KV evenly over the nodes, as the simulator does, or may put
         it where it is fetched next.
@@ -44,8 +44,8 @@ class BoundOptions:
 
     solver: SolverOptions = field(default_factory=SolverOptions)
     window_s: float = 60.0
-    detail: float = 1.0
-    block_requests: float = 10_000
+    detail: float | None = None
+    block_requests: float | None = None
     layout: Layout = "spread"
     timed: bool = True
 
@@ -101,7 +101,8 @@ def bound(
     -------
     Outcome
         ``total_within_slo_tps`` is the goodput bound, ``total_tps`` the volume bound (any rate,
-        any latency); shares and utilisations are those of the plan that the program found.
+        any latency), or the goodput bound where that is larger; shares and utilisations are those
+        of a plan that attains the volume bound's prices, no bounds.
 
     Raises
     ------
@@ -168,7 +169,7 @@ def bound_in_detail(
             progress=lambda text: tell(f"goodput bound, {text}"),
             **shared,
         )
-        if not goodput.interrupted:
+        if not goodput.interrupted and problem.hopeful.any():
             scale = timed_bound(
                 problem,
                 options.solver,
@@ -214,6 +215,10 @@ def _outcome(
         "output": 1 - prompt / offered,
         "total": 1.0,
     }
+    # of a mix, a window may serve the cheaper part: no rate of the whole mix is that high
+    total = volume.total_tps
+    if goodput is not None:
+        total = max(total, goodput.total_within_slo_tps)
     requests = problem.size + problem.unservable
     status = {volume.status, *(part.status for part in (goodput, scale) if part is not None)}
     notes = [*problem.notes, *volume.notes, *_notes(scenario, problem, volume)]
@@ -227,7 +232,7 @@ def _outcome(
         "window_s": scenario.workload.window_s,
         "requests": requests,
         "unservable_ratio": problem.unservable / requests,
-        **{f"{name}_tps": share * volume.total_tps for name, share in shares.items()},
+        **{f"{name}_tps": share * total for name, share in shares.items()},
         "local_ratio": local,
         "global_ratio": fetched,
         "peer_ratio": 0.0,
@@ -238,7 +243,7 @@ def _outcome(
     most = max(volume.elasticity, key=lambda name: volume.elasticity[name], default="")
     row["binding_resource"] = _BINDING.get(most, "")
     if goodput is not None:
-        row |= _within_slo(goodput, window_s)
+        row |= _within_slo(goodput, shares)
         notes += goodput.notes
     if scale is not None:
         notes += scale.notes
@@ -267,23 +272,15 @@ def _utilisations(problem: Problem, volume: Volume) -> dict[str, float]:
     return result
 
 
-def _within_slo(goodput: Timed, window_s: float) -> dict[str, float]:
-    """Return the goodput bound, split as the program's own plan splits it."""
+def _within_slo(goodput: Timed, shares: dict[str, float]) -> dict[str, float]:
+    """Return the goodput bound, split as the volume bound's plan splits it."""
+    result = {
+        f"{name}_within_slo_tps": share * goodput.total_within_slo_tps
+        for name, share in shares.items()
+    }
     plan = goodput.plan
-    total = goodput.total_within_slo_tps
-    result = {"total_within_slo_tps": total}
     if plan.get("offered_requests", 0.0) > 0:
         result["within_slo_ratio"] = min(plan["requests"] / plan["offered_requests"], 1.0)
-    value = plan.get("value_tokens", 0.0)
-    if value > 0:
-        prompt = plan["prompt_tokens"] / value
-        reused = (plan["local_tokens"] + plan["fetched_tokens"]) / value
-        result |= {
-            "prompt_within_slo_tps": total * prompt,
-            "computed_prompt_within_slo_tps": total * max(prompt - reused, 0.0),
-            "reused_prompt_within_slo_tps": total * min(reused, prompt),
-            "output_within_slo_tps": total * (1 - prompt),
-        }
     return result
 
 

@@ -35,8 +35,10 @@ __all__ = ["Timed", "timed_bound", "windows_of"]
 
 FloatArray = NDArray[np.float64]
 
-#: Requests of one block: a linear program of some thousands of cells, solved in seconds.
-BLOCK_REQUESTS = 10_000
+#: Requests of one block, and bins per factor of e: programs of some thousands of cells, solved in
+#: seconds.  The least multiple of the capacities loses more by cutting time, less by merging.
+BLOCK_REQUESTS = {"goodput": 10_000, "scale": 25_000}
+DETAIL = {"goodput": 1.0, "scale": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +131,8 @@ def timed_bound(
     *,
     objective: Literal["goodput", "scale"] = "goodput",
     window_s: float = 60.0,
-    detail: float = 1.0,
-    block_requests: float = BLOCK_REQUESTS,
+    detail: float | None = None,
+    block_requests: float | None = None,
     fallback: Prices | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Timed:
@@ -146,10 +148,10 @@ def timed_bound(
         Most tokens within SLO, or least multiple of the capacities that serves all.
     window_s : float, default 60
         Length of a window; work is free inside it [s].
-    detail : float, default 1
-        Merging of columns: bins per factor of e; ``inf``: none.
-    block_requests : float
-        Requests of one block, about; ``inf``: one block.
+    detail : float, optional
+        Merging of columns: bins per factor of e; ``inf``: none.  Default :data:`DETAIL`.
+    block_requests : float, optional
+        Requests of one block, about; ``inf``: one block.  Default :data:`BLOCK_REQUESTS`.
     fallback : Prices, optional
         Prices over one window (a volume bound's, normalised) for blocks without an answer.
     progress : callable, optional
@@ -167,6 +169,8 @@ def timed_bound(
         If there is no such solver.
     """
     tell = progress or (lambda _text: None)
+    detail = DETAIL[objective] if detail is None else detail
+    block_requests = BLOCK_REQUESTS[objective] if block_requests is None else block_requests
     rows = _rows_that_bind(problem, fallback)
     edges_s = windows_of(problem, window_s)
     inner = int(np.searchsorted(edges_s, problem.end_s - 1e-9))
@@ -306,7 +310,7 @@ def _weak_prices(
     """Prices that do not change over time; for goodput at the level that proves most."""
     capacity_s = np.diff(edges_s)
     prices = Prices.zero(problem, edges_s, capacity_s)
-    if fallback is None:
+    if fallback is None or not problem.hopeful.any():
         return prices
     names = ("compute", "decode_compute", "local", "decode_local", "global_", "nic", "pcie")
     spread = replace(
@@ -372,15 +376,17 @@ def _scaled(
     if len(blocks) > 1:
         # all blocks together: no block has the windows after its end to itself
         lasting = [block.edges_s[block.high - block.low] - block.edges_s[0] for block in blocks]
-        shares = np.array(lasting) / sum(lasting)
-        parts = [
-            replace(block, prices=_block_prices(block, weak).scaled(float(share)))
-            for block, share in zip(blocks, shares, strict=True)
-        ]
-        prices = _joined(problem, weak.edges_s, parts, weak, inner)
-        together, costs = scale_bound(problem, prices, within_slo=True)
-        if together > best[0]:
-            best = together, prices, costs
+        # the busier a block, the more weight; how much more, is tried out
+        for power in (0, 4, 16, 64):
+            shares = np.array(lasting) * (theta / theta.max()) ** power
+            parts = [
+                replace(block, prices=_block_prices(block, weak).scaled(float(share)))
+                for block, share in zip(blocks, shares / shares.sum(), strict=True)
+            ]
+            prices = _joined(problem, weak.edges_s, parts, weak, inner)
+            together, costs = scale_bound(problem, prices, within_slo=True)
+            if together > best[0]:
+                best = together, prices, costs
     value, prices, costs = best
     worth = sum(costs.capacity.values())
     return Timed(

@@ -136,7 +136,7 @@ def volume_program(
         Its one window.
     """
     edges_s, capacity_s = steady_window(problem)
-    if within_slo and not problem.hopeful.all():
+    if within_slo and not problem.hopeful.all() and problem.hopeful.any():
         problem = problem.take(problem.hopeful)
     cells = make_cells(problem, edges_s, detail=detail, by_value=False)
     program = build_program(
@@ -275,8 +275,8 @@ def _thresholds(problem: Problem, prices: Prices) -> Thresholds:
 
     def ratio(above: float, below: float) -> float:
         if below <= 0:
-            return np.inf if above >= 0 else -np.inf
-        return above / below
+            return float("inf") if above >= 0 else float("-inf")
+        return float(above / below)
 
     has_tier = problem.capacities.global_tokens > 0
     return Thresholds(

@@ -14,6 +14,8 @@ import click
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from smetric_model.bound import Bound
 
 __all__ = ["command"]
@@ -75,6 +77,12 @@ _KEYS = {
     show_default=True,
     help="Global tier: KV spread over the nodes, or wherever it is needed next.",
 )
+@click.option(
+    "--simulate",
+    is_flag=True,
+    help="Simulate the scenario's router too, and bound its own realised requests.",
+)
+@click.option("--prices", is_flag=True, help="What one more instance, GB or Gbit/s would bring.")
 @json_option
 def command(scenario: Path | None, as_json: bool, **given: Any) -> None:
     """Bound what any router, cache policy and schedule can deliver.
@@ -109,12 +117,37 @@ def command(scenario: Path | None, as_json: bool, **given: Any) -> None:
         layout=given["layout"],
         timed=not given["only_volume"],
     )
-    with _one_interrupt(), Console(stderr=True).status("bounding") as status:
-        result = bound_in_detail(asked, options=options, progress=status.update)
+    with Console(stderr=True).status("bounding") as status:
+        run = None
+        if given["simulate"]:
+            from smetric_model.simulate import simulate_in_detail
+
+            run = simulate_in_detail(asked, progress=status.update)
+        with _one_interrupt():
+            result = bound_in_detail(asked, options=options, simulation=run, progress=status.update)
+    simulated = None if run is None else run.outcome.number("total_within_slo_tps")
+    prices = None
+    if given["prices"]:
+        from smetric_model.bound.prices import break_even, shadow_prices
+
+        prices = shadow_prices(result.problem, result.volume, result.goodput)
+        prices = prices.join(break_even(prices).add_prefix("break_even_"))
     if as_json:
-        echo_json({**result.outcome.to_dict(), "detail": _detail(result)})
-    else:
-        _print(result)
+        detail = _detail(result)
+        if simulated is not None:
+            detail["simulated"] = {
+                "policy": asked.router.policy,
+                "total_within_slo_tps": simulated,
+            }
+        if prices is not None:
+            detail["prices"] = prices.to_dict("index")
+        echo_json({**result.outcome.to_dict(), "detail": detail})
+        return
+    _print(result)
+    if simulated is not None:
+        echo_wrapped(f"{asked.router.policy}, simulated: {simulated:,.0f} tokens/s within SLO")
+    if prices is not None:
+        _print_prices(prices)
 
 
 @contextlib.contextmanager
@@ -166,6 +199,23 @@ def _detail(result: Bound) -> dict[str, Any]:
             "status": result.scale.status,
         }
     return detail
+
+
+def _print_prices(prices: pd.DataFrame) -> None:
+    columns = [name for name in ("volume_tps", "goodput_tps") if name in prices]
+    print_table(
+        "Tokens/s that one more unit brings to the bound",
+        ["", *("volume" if name == "volume_tps" else "goodput" for name in columns), "worth"],
+        [
+            [
+                str(row["unit"]),
+                *(f"{row[name]:,.3g}" for name in columns),
+                f"{row['break_even_by_volume']:.3g}",
+            ]
+            for row in prices.to_dict("records")
+        ],
+    )
+    echo_wrapped("worth: cost, in instances, at which it brings as much volume as instances do")
 
 
 def _print(result: Bound) -> None:

@@ -34,6 +34,10 @@ _KEYS = {
     "decode_instances": "cluster.decode_instances",
     "gpus_per_node": "cluster.gpus_per_node",
     "nics_per_node": "cluster.nics_per_node",
+    "local_eviction": "local_tier.eviction",
+    "global_eviction": "global_tier.eviction",
+    "global_write": "global_tier.write",
+    "peer_fetch": "global_tier.peer_fetch",
     "policy": "router.policy",
     "timeout": "client.timeout_s",
     "retries": "client.retries",
@@ -85,6 +89,24 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 @click.option("--nics-per-node", type=click.IntRange(1), help="Network interfaces of a node.")
 @click.option(
     "--global-tier-gb-per-node", type=click.FloatRange(0), help="Global tier, GB (1e9) per node."
+)
+@click.option(
+    "--local-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the instances evict first.",
+)
+@click.option(
+    "--global-eviction",
+    type=click.Choice(["lru", "dead-first", "clairvoyant"]),
+    help="What the global tier evicts first.",
+)
+@click.option(
+    "--global-write",
+    type=click.Choice(["through", "back"]),
+    help="Whether the global tier takes what is computed, or what instances evict.",
+)
+@click.option(
+    "--peer-fetch/--no-peer-fetch", default=None, help="Whether KV may come from other instances."
 )
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
@@ -292,7 +314,7 @@ def print_outcome(outcome: Outcome) -> None:
         ],
     )
     shares = {
-        "prompt tokens": ("local", "global", "recomputed"),
+        "prompt tokens": ("local", "global", "peer", "recomputed"),
         "follow-ups": ("return_to_first", "return_to_previous"),
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
         "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),

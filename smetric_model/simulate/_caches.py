@@ -1,27 +1,27 @@
-"""Compiled KV caches: per instance and global, as lists of radix nodes in order of use.
+"""Compiled KV caches of the instances, as radix nodes.
 
 What an instance holds of a node (a number of blocks, from the node's beginning), who pins it and
 its place in the list of unused nodes stands in a *slot*; ``slot[node · instances + instance]`` says
 which, so that the instances' slots of one node lie side by side for the router.  A path leaves the
-list as a whole and returns leaf first, so the list's order is tail first among equals, and what is
-held of a path is always a prefix of it.
+line for eviction as a whole and returns leaf first, so that it is tail first among equals, and what
+is held of a path is always a prefix of it.
 """
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
+from smetric_model.simulate._eviction import evicted_first, link, unlink
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import overlap
 from smetric_model.simulate._state import (
     EVICTED,
     FREE_SLOT,
-    GLOBAL_HEAD,
-    GLOBAL_TAIL,
-    GLOBAL_USED,
     INDEX_END,
     INDEX_NEXT,
+    INSERTED,
+    VICTIMS,
 )
-from smetric_model.simulate.inputs import BLIND, DELAYED
+from smetric_model.simulate.inputs import BLIND, DEAD_FIRST, DELAYED
 
 __all__ = [
     "account",
@@ -30,15 +30,13 @@ __all__ = [
     "all_hits",
     "catch_up_index",
     "drop_cache",
-    "global_hit",
-    "global_touch",
-    "global_write",
     "insert_path",
+    "pin_nodes",
     "place_blindly",
     "release_path",
     "seen_hits",
-    "shrink_stored",
     "take",
+    "unpin_nodes",
 ]
 
 
@@ -127,20 +125,6 @@ def catch_up_index(p, tick):
 
 
 @part
-def _unlink(p, instance, slot):
-    s, _ = tables(p)
-    older, newer = s.slots[slot].older, s.slots[slot].newer
-    if older >= 0:
-        s.slots[older].newer = newer
-    else:
-        s.instance[instance].oldest = newer
-    if newer >= 0:
-        s.slots[newer].older = older
-    else:
-        s.instance[instance].newest = older
-
-
-@part
 def _free_slot(p, instances, instance, slot):
     s, _ = tables(p)
     s.slot[s.slots[slot].node * instances + instance] = -1
@@ -179,7 +163,7 @@ def admit_path(p, request, instance, instances, block_tokens, total, now):
             s.slots[slot].pins = 1
         else:
             if s.slots[slot].pins == 0:
-                _unlink(p, instance, slot)
+                unlink(p, instance, slot)
             s.slots[slot].pins += 1
         node = w.nodes[node].parent
     s.instance[instance].evictable -= unused * block_tokens
@@ -205,8 +189,9 @@ def take(p, instance, need, now):
 def _evict(p, instance, instances, need, block_tokens, now):
     """Evict what nobody uses until ``need`` tokens are free."""
     s, w = tables(p)
+    s.count[VICTIMS] = 0
     while s.instance[instance].free < need:
-        slot = s.instance[instance].oldest
+        slot = evicted_first(p, instance)
         blocks = (need - s.instance[instance].free + block_tokens - 1) // block_tokens
         blocks = min(blocks, s.slots[slot].held)
         s.slots[slot].held -= blocks
@@ -215,9 +200,37 @@ def _evict(p, instance, instances, need, block_tokens, now):
         s.count[EVICTED] += blocks
         if w.signals.hit_index == DELAYED:
             _log_index(p, now, s.slots[slot].node * instances + instance, s.slots[slot].held)
+        if w.tiers.write_back:
+            _note_victims(p, s.slots[slot].node, s.slots[slot].held, blocks)
         if s.slots[slot].held == 0:
-            _unlink(p, instance, slot)
+            unlink(p, instance, slot)
             _free_slot(p, instances, instance, slot)
+
+
+@part
+def _note_victims(p, node, kept, blocks):
+    """Note what has been evicted, for the global tier."""
+    s, w = tables(p)
+    entry = s.count[VICTIMS]
+    s.count[VICTIMS] += 1
+    s.victim[entry].node = node
+    s.victim[entry].low = w.nodes[node].start + kept
+    s.victim[entry].high = w.nodes[node].start + kept + blocks
+
+
+@part
+def pin_nodes(p, request, instance, instances, reach, block_tokens):
+    """Pin the nodes that hold the first ``reach`` blocks of a path."""
+    s, w = tables(p)
+    node = w.requests[request].leaf
+    while node >= 0:
+        if w.nodes[node].start < reach:
+            slot = s.slot[node * instances + instance]
+            if s.slots[slot].pins == 0:
+                unlink(p, instance, slot)
+                s.instance[instance].evictable -= s.slots[slot].held * block_tokens
+            s.slots[slot].pins += 1
+        node = w.nodes[node].parent
 
 
 @part
@@ -235,6 +248,7 @@ def insert_path(p, request, instance, instances, reach, now):
             if w.signals.hit_index == DELAYED:
                 _log_index(p, now, node * instances + instance, cover)
         node = w.nodes[node].parent
+    s.count[INSERTED] += added
     return added
 
 
@@ -251,14 +265,22 @@ def release_path(p, request, instance, instances, block_tokens):
             if s.slots[slot].held == 0:
                 _free_slot(p, instances, instance, slot)
             else:
-                newest = s.instance[instance].newest
-                s.slots[slot].older = newest
-                s.slots[slot].newer = -1
-                if newest >= 0:
-                    s.slots[newest].newer = slot
-                else:
-                    s.instance[instance].oldest = slot
-                s.instance[instance].newest = slot
+                link(p, instance, slot)
+                s.instance[instance].evictable += s.slots[slot].held * block_tokens
+        node = w.nodes[node].parent
+
+
+@part
+def unpin_nodes(p, request, instance, instances, reach, block_tokens):
+    """Undo :func:`pin_nodes`: a use has ended."""
+    s, w = tables(p)
+    node = w.requests[request].leaf
+    while node >= 0:
+        if w.nodes[node].start < reach:
+            slot = s.slot[node * instances + instance]
+            s.slots[slot].pins -= 1
+            if s.slots[slot].pins == 0:
+                link(p, instance, slot)
                 s.instance[instance].evictable += s.slots[slot].held * block_tokens
         node = w.nodes[node].parent
 
@@ -273,8 +295,11 @@ def drop_cache(p, instance, now):
         newer = s.slots[slot].newer
         if w.signals.hit_index == DELAYED:
             _log_index(p, now, s.slots[slot].node * instances + instance, 0)
+        if w.tiers.local_eviction == DEAD_FIRST:
+            s.dead[slot] = False
         _free_slot(p, instances, instance, slot)
         slot = newer
+    s.instance[instance].last_dead = -1
     s.instance[instance].oldest = -1
     s.instance[instance].newest = -1
     s.instance[instance].free += s.instance[instance].evictable
@@ -298,92 +323,3 @@ def add_held(p, instance, now):
     s, _ = tables(p)
     inside = overlap(p, s.instance[instance].held_since, now)
     s.instance[instance].held_token_ticks += float(s.instance[instance].held) * float(inside)
-
-
-@part
-def global_hit(p, request):
-    """Blocks of the path that the global tier holds."""
-    s, w = tables(p)
-    held = 0
-    reach = w.requests[request].blocks
-    node = w.requests[request].leaf
-    while node >= 0:
-        held += min(s.store[node].stored, min(w.nodes[node].end, reach) - w.nodes[node].start)
-        node = w.nodes[node].parent
-    return held
-
-
-@part
-def _global_unlink(p, node):
-    s, _ = tables(p)
-    older, newer = s.store[node].older, s.store[node].newer
-    if older >= 0:
-        s.store[older].newer = newer
-    else:
-        s.count[GLOBAL_HEAD] = newer
-    if newer >= 0:
-        s.store[newer].older = older
-    else:
-        s.count[GLOBAL_TAIL] = older
-
-
-@part
-def _global_append(p, node):
-    s, _ = tables(p)
-    newest = s.count[GLOBAL_TAIL]
-    s.store[node].older = newest
-    s.store[node].newer = -1
-    if newest >= 0:
-        s.store[newest].newer = node
-    else:
-        s.count[GLOBAL_HEAD] = node
-    s.count[GLOBAL_TAIL] = node
-
-
-@part
-def shrink_stored(p, node, kept):
-    """Leave only the first blocks of a node in the global tier."""
-    s, _ = tables(p)
-    s.count[GLOBAL_USED] -= s.store[node].stored - kept
-    s.store[node].stored = kept
-    if kept == 0:
-        _global_unlink(p, node)
-
-
-@part
-def global_touch(p, request):
-    """Move what is stored of a path to the end of the list."""
-    s, w = tables(p)
-    node = w.requests[request].leaf
-    while node >= 0:
-        if s.store[node].stored > 0:
-            _global_unlink(p, node)
-            _global_append(p, node)
-        node = w.nodes[node].parent
-
-
-@part
-def global_write(p, request, capacity):
-    """Store a path and touch it; returns the blocks that were missing."""
-    s, w = tables(p)
-    written = 0
-    reach = w.requests[request].blocks
-    node = w.requests[request].leaf
-    while node >= 0:
-        cover = min(w.nodes[node].end, reach) - w.nodes[node].start
-        if s.store[node].stored > 0:
-            _global_unlink(p, node)
-        if s.store[node].stored < cover:
-            written += cover - s.store[node].stored
-            s.store[node].stored = cover
-        _global_append(p, node)
-        node = w.nodes[node].parent
-    s.count[GLOBAL_USED] += written
-    while s.count[GLOBAL_USED] > capacity:
-        node = s.count[GLOBAL_HEAD]
-        blocks = min(s.store[node].stored, s.count[GLOBAL_USED] - capacity)
-        s.store[node].stored -= blocks
-        s.count[GLOBAL_USED] -= blocks
-        if s.store[node].stored == 0:
-            _global_unlink(p, node)
-    return written

@@ -6,12 +6,13 @@ The rules are those of :mod:`smetric_model.simulate.reference_faults`.
 
 from __future__ import annotations
 
-from smetric_model.simulate._caches import account, drop_cache, shrink_stored
+from smetric_model.simulate._caches import account, drop_cache
 from smetric_model.simulate._heaps import stop_timer
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import overlap
 from smetric_model.simulate._runs import settle_run
 from smetric_model.simulate._state import AVAILABLE, GLOBAL_CAPACITY, NODES_UP, NOWHERE
+from smetric_model.simulate._store import shrink_stored
 from smetric_model.simulate._tries import end_try
 from smetric_model.simulate.faults import DOWN, HIDDEN, NODE_BACK, NODE_LOST, SEEN, UP, lies_on
 from smetric_model.simulate.inputs import BLIND, FAILED

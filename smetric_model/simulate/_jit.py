@@ -51,7 +51,8 @@ def part(function: Any) -> Any:
 def source_files() -> list[Path]:
     """Files that the compiled simulator is made of."""
     here = Path(__file__).parent
-    return sorted(here.glob("*.py")) + [(here / other).resolve() for other in _OTHERS]
+    own = [here / name for name in ("engine.py", "inputs.py", "steps.py")]
+    return sorted(here.glob("_*.py")) + own + [(here / other).resolve() for other in _OTHERS]
 
 
 def fingerprint() -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "start_nic",
     "start_pcie",
     "start_transfer",
+    "transfer_rate",
 ]
 
 _LINK = 1 << KIND
@@ -190,6 +191,23 @@ def nic_rate(p, node):
 
 
 @part
+def transfer_rate(p, source, target):
+    """Rate of KV that started now from one node to another."""
+    s, w = tables(p)
+    others = w.fabric.nodes - 1
+    reads = writes = 0.0
+    for node in range(w.fabric.nodes):
+        reads += float(s.link[2 * node].flows)
+        writes += float(s.link[2 * node + 1].flows)
+    into, out_of = 2 * target, 2 * source + 1
+    wrote = float(s.link[into + 1].flows)
+    inward = float(s.link[into].flows) + (writes - wrote) / others + s.link[into].passing
+    here = float(s.link[out_of - 1].flows)
+    outward = float(s.link[out_of].flows) + (reads - here) / others + s.link[out_of].passing
+    return _slowest(p, max(inward, outward) + 1.0)
+
+
+@part
 def schedule_nics(p, now):
     """Set the rates, and the timer of the transfer that is done next."""
     s, w = tables(p)
@@ -238,8 +256,13 @@ def start_transfer(p, request, source, target, work, now):
 
 @part
 def end_transfer(p, request, now):
-    """Take out KV that has been sent."""
+    """Take out KV that has been sent, or is not wanted any more; if it is there."""
     s, _ = tables(p)
+    first = 0
+    while first < s.count[TRANSFERS] and s.transfer[first].request != request:
+        first += 1
+    if first == s.count[TRANSFERS]:
+        return
     advance_nics(p, now)
     kept = 0
     for k in range(s.count[TRANSFERS]):

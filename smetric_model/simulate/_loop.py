@@ -16,21 +16,18 @@ from smetric_model.simulate._caches import (
     admit_path,
     all_hits,
     catch_up_index,
-    global_hit,
-    global_touch,
-    global_write,
     insert_path,
     place_blindly,
     release_path,
     seen_hits,
 )
+from smetric_model.simulate._eviction import session_arrived, session_over, use_is_over
 from smetric_model.simulate._faults import on_fault
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
-    cancel_flow,
     end_transfer,
     nic_rate,
     overlap,
@@ -39,6 +36,12 @@ from smetric_model.simulate._links import (
     schedule_pcie,
     start_nic,
     start_pcie,
+)
+from smetric_model.simulate._peers import release_peer, start_peer_fetch
+from smetric_model.simulate._pieces import (
+    pieces_hit,
+    pieces_touch,
+    pieces_write_path,
 )
 from smetric_model.simulate._pools import (
     arrive,
@@ -70,6 +73,7 @@ from smetric_model.simulate._state import (
     PENDING,
     PREFILL,
     QUEUE,
+    RELEASED,
     ROOM_EXPIRY,
     ROOM_FAILED,
     ROOM_INDEX,
@@ -82,7 +86,9 @@ from smetric_model.simulate._state import (
     UNSENT,
     WAITING,
 )
+from smetric_model.simulate._store import global_hit, global_touch, global_write
 from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
+from smetric_model.simulate._writes import nic_work, start_write, write_back
 from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
 from smetric_model.simulate.inputs import FAILED as BROKEN
 from smetric_model.simulate.steps import prefill_ticks, step_ticks
@@ -164,6 +170,7 @@ def loop(p, first, skip):
                     s.out[index].fetch_done = now
                 s.request[index].fetching = False
                 wake = _wake(p, s.out[index].instance, now, True)
+                also = _wake_source(p, release_peer(p, index, now), now)
             else:
                 s.count[STALE] -= 1  # of a try that has ended
         elif kind == 3:
@@ -173,6 +180,7 @@ def loop(p, first, skip):
             wake = end_try(p, s.expiry[index].request, TIMED_OUT, now)
             if wake >= 0:
                 wake = _wake(p, wake, now, True)
+            also = _wake_source(p, s.count[RELEASED], now)
         elif kind == 6:
             s.count[FAULT_NEXT] += 1
             on_fault(p, index, now)
@@ -250,6 +258,18 @@ def _wake(p, instance, now, cut):
 
 
 @part
+def _wake_source(p, instance, now):
+    """Return the instance from which KV has been read (−1: none), if it is idle.
+
+    One that is not looks for room after the step in progress, where a request waits for it.
+    """
+    s, _ = tables(p)
+    if instance < 0:
+        return -1
+    return _wake(p, instance, now, s.instance[instance].waiting >= 0)
+
+
+@part
 def _stop(p, timer):
     """Remove the first timer of all (cheaper than any)."""
     s, _ = tables(p)
@@ -273,8 +293,10 @@ def _on_arrival(p, request, now):
         s.order[s.count[ARRIVED]] = request
         s.count[ARRIVED] += 1
         if w.requests[request].unservable:
+            session_over(p, request, w.fabric.prefill_instances)
             next_turn(p, request, now)
             return
+        session_arrived(p, request)
         if w.window.start <= now < w.window.end:
             s.count[PENDING] += 1
     s.out[request].placed = now
@@ -523,12 +545,15 @@ def _prefilled(p, instance, request, behind, now):
         s.instance[instance].context += w.requests[request].prompt_tokens + made
         if w.engine.preempt:
             set_growth(p, instance, request)
-    if w.fabric.global_blocks > 0:
-        written = global_write(p, request, s.count[GLOBAL_CAPACITY])
+    if s.count[GLOBAL_CAPACITY] > 0 and not w.tiers.write_back:
+        if w.tiers.pieces:
+            written = pieces_write_path(p, request, s.count[GLOBAL_CAPACITY])
+        else:
+            written = global_write(p, request, s.count[GLOBAL_CAPACITY])
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
-            work = _nic_work(p, written * w.engine.cache_block_tokens, busy)
-            _start_write(p, instance, work, request, now)
+            work = nic_work(p, written * w.engine.cache_block_tokens, busy)
+            start_write(p, instance, work, request, now)
     if single:
         _complete(p, instance, request, now)
 
@@ -544,6 +569,7 @@ def _complete(p, instance, request, now):
         change_load(p, request, now, -1.0, 0.0)
     if w.window.start <= s.out[request].arrival < w.window.end:
         s.count[PENDING] -= 1
+    session_over(p, request, w.fabric.prefill_instances)
     next_turn(p, request, now)
 
 
@@ -581,44 +607,35 @@ def _admit(p, instance, request, now):
     s.request[request].rank = s.count[ADMITTED]
     first = s.out[request].first_token < 0
     local = _usable(p, held, prompt)
-    fetched = 0
+    fetched = stored = 0
     if w.fabric.global_blocks > 0:
-        stored = global_hit(p, request)
-        if stored > held:
-            fetched = _usable(p, stored, prompt) - local
-        if fetched > 0:
-            if _start_fetch(p, instance, request, local, fetched, now):
-                global_touch(p, request)
-                s.request[request].fetching = True
+        stored = pieces_hit(p, request, held) if w.tiers.pieces else global_hit(p, request)
+    if w.tiers.peer_fetch:
+        fetched = start_peer_fetch(p, instance, request, max(held, stored), local, prompt - 1, now)
+    if fetched == 0 and stored > held:
+        fetched = _usable(p, stored, prompt) - local
+        if fetched > 0 and _start_fetch(p, instance, request, local, fetched, now):
+            if w.tiers.pieces:
+                pieces_touch(p, request, stored)
             else:
-                fetched = 0
+                global_touch(p, request)
+        else:
+            fetched = 0
+    if fetched > 0:
+        s.request[request].fetching = True
     if first:
         s.out[request].admitted = now
         s.out[request].local_tokens = local
         s.out[request].fetched_tokens = fetched
+        if w.tiers.peer_fetch:
+            s.reading[request].peer = s.reading[request].source
     s.request[request].found = local + fetched
     s.request[request].at = local + fetched
     s.request[request].todo = prompt - local - fetched
+    use_is_over(p, request, w.fabric.prefill_instances)
+    if w.tiers.write_back:
+        write_back(p, instance, request, now)
     return True
-
-
-@part
-def _nic_work(p, tokens, busy):
-    _, w = tables(p)
-    size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
-    return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
-
-
-@part
-def _start_write(p, instance, work, request, now):
-    """Start a write; one of the same request that is still under way joins it."""
-    s, w = tables(p)
-    link = 2 * (instance // w.fabric.instances_per_node) + 1
-    if s.request[request].writing >= 0:
-        advance_nics(p, now)
-        work += cancel_flow(p, s.request[request].writing, request)
-    s.request[request].writing = link
-    start_nic(p, link, work, request, now)
 
 
 @part
@@ -627,7 +644,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     node = instance // w.fabric.instances_per_node
     work = 0.0
     if w.fabric.nodes > 1:
-        work = _nic_work(p, fetched, computing(p, instance))
+        work = nic_work(p, fetched, computing(p, instance))
     size = fetched / w.engine.block_tokens * w.fabric.block_bytes
     if w.fabric.recompute_if_faster:
         share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from smetric_model.simulate._caches import insert_path, release_path, take
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._state import PREFILL, WAITING
+from smetric_model.simulate._writes import write_back
 
 __all__ = ["make_room", "set_growth", "steps_to_growth", "take_out"]
 
@@ -31,6 +32,12 @@ def make_room(p, instance, now):
             break
         _preempt(p, instance, _latest(p, instance), now)
         preempted = True
+    if w.tiers.write_back:
+        for place in range(s.instance[instance].decoding_count):
+            request = s.decoding[instance, place]
+            if s.request[request].due <= steps:
+                write_back(p, instance, request, now)
+                break
     for place in range(s.instance[instance].decoding_count):
         request = s.decoding[instance, place]
         if s.request[request].due <= steps:
@@ -95,6 +102,8 @@ def _preempt(p, instance, request, now):
             s.out[request].fetch_start = -1
             s.out[request].fetch_done = -1
             s.out[request].first_step = -1
+            if w.tiers.peer_fetch:
+                s.reading[request].peer = -1
             s.out[request].local_tokens = 0
             s.out[request].fetched_tokens = 0
     else:

@@ -10,12 +10,16 @@ import numpy.typing as npt
 from smetric_model.routing.compiled import pack
 from smetric_model.simulate.inputs import (
     BLIND,
+    CLAIRVOYANT,
+    DEAD_FIRST,
     DELAYED,
     HANDOVER,
     FailedTries,
     Inputs,
     Replay,
+    Tiers,
 )
+from smetric_model.simulate.plans import next_uses, session_roots
 
 __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of"]
 
@@ -54,7 +58,17 @@ __all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of
     AVAILABLE,
     NODES_UP,
     GLOBAL_CAPACITY,
-) = range(33)
+    INSERTED,
+    GLOBAL_DEAD,
+    GLOBAL_WRITTEN,
+    GLOBAL_EVICTED,
+    PIECE_FREE,
+    PIECE_END,
+    STORE_HEAP,
+    VICTIMS,
+    RELEASED,
+) = range(42)
+_COUNTS = 48
 
 #: where a request is: ``State.request.stage``
 NOWHERE, UNSENT, HOST, WAITING, PREFILL, DECODE = range(6)
@@ -97,10 +111,13 @@ _OUT = _record(
 )
 #: results that are −1 where something did not happen
 _ABSENT = (_OUT.names or ())[:12]
+#: which instance a request fetches from and how many blocks; and which one counts
+_READING = _record({"i4": "source pinned peer"})
 _INSTANCE = _record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
-        " decode_steps context step_start run_steps held held_since busy_ticks coming",
+        " decode_steps context step_start run_steps held held_since busy_ticks coming last_dead"
+        " unused",
         "f8": "held_token_ticks pcie_bytes",
         "i1": "down",
         "?": "step_is_run",
@@ -108,6 +125,8 @@ _INSTANCE = _record(
 )
 _SLOT = _record({"i4": "node held pins older newer"})
 _STORE = _record({"i4": "stored older newer"})
+_PIECE = _record({"i4": "node low high older newer above dead"})
+_VICTIM = _record({"i4": "node low high"})
 _LINK = _record({"f8": "served rate passing", "i8": "flows first_flow now"})
 _HANDOVER = _record({"i8": " ".join(HANDOVER)})
 _TRANSFER = _record({"i8": "request source target", "f8": "left rate"})
@@ -118,6 +137,17 @@ _EXPIRY = _record({"i8": "tick request"})
 _FAULT = _record({"i8": "tick what where"})
 _FAILED = _record({"i8": " ".join(FailedTries._fields)})
 _INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
+
+
+class Caching(NamedTuple):
+    """``Tiers``, and whether the global tier is that of ``_pieces.py``."""
+
+    local_eviction: int
+    global_eviction: int
+    write_back: int
+    peer_fetch: int
+    peer_bytes_per_s: float
+    pieces: int
 
 
 class World(NamedTuple):
@@ -132,6 +162,10 @@ class World(NamedTuple):
     model: Any
     policy: Any
     signals: Any
+    tiers: Any
+    root: Any  # (requests,) first row of the session, where sessions matter
+    use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
+    uses: Any  # requests that use a node, in order
     clients: Any
     faults: Any  # (faults,)
 
@@ -170,7 +204,22 @@ class State(NamedTuple):
     generated_tokens: Any
     slot: Any  # (nodes · prefill instances); −1 where nothing is cached or pinned
     slots: Any
+    unused_heap: Any  # (prefill instances, slots), where the local tier is clairvoyant
+    place: Any  # (slots,)
+    dead: Any  # (slots,) demoted
+    users: Any  # (nodes,) requests of sessions under way
+    left: Any  # (requests,) requests of a session that are not done, at its first row
+    next_use: Any  # (nodes,) request
+    use_at: Any  # (nodes,) its place among the uses
+    passed: Any  # (requests,) admitted
     store: Any  # (nodes,) the global tier
+    store_dead: Any  # (nodes,)
+    piece: Any  # the global tier in pieces, see _pieces.py
+    first_piece: Any  # (nodes,)
+    store_heap: Any  # (nodes,)
+    store_place: Any
+    victim: Any  # pieces evicted at an admission
+    reading: Any  # (requests,) where KV may come from other instances
     link: Any  # class 2·node (reads), 2·node + 1 (writes), then PCIe by instance
     tag: Any  # (3, requests): reads, writes, PCIe
     next_flow: Any  # (3, requests)
@@ -201,6 +250,12 @@ def new_world(inputs: Inputs) -> World:
     requests, nodes, decode = inputs.requests, inputs.nodes, inputs.decode
     size = requests.turn.size
     names = [name for name in _REQUEST_INPUT.names or () if name not in ("leaf", "blocks")]
+    root = np.zeros(0, np.int32)
+    if _has(inputs.tiers, DEAD_FIRST):
+        root = session_roots(requests.previous)
+    use_first, uses = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    if _has(inputs.tiers, CLAIRVOYANT):
+        use_first, uses = next_uses(nodes)
     return World(
         requests=_table(
             _REQUEST_INPUT,
@@ -225,6 +280,10 @@ def new_world(inputs: Inputs) -> World:
         model=inputs.model,
         policy=pack(inputs.policy),
         signals=inputs.signals,
+        tiers=Caching(*inputs.tiers, pieces=_in_pieces(inputs.tiers)),
+        root=root,
+        use_first=use_first,
+        uses=uses,
         clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
         faults=_table(_FAULT, inputs.faults.tick.size, **inputs.faults._asdict()),
     )
@@ -236,6 +295,15 @@ def _repeats(inputs: Inputs) -> bool:
     return failing or bool(inputs.engine.preempt)
 
 
+def _has(tiers: Tiers, eviction: int) -> bool:
+    return eviction in (tiers.local_eviction, tiers.global_eviction)
+
+
+def _in_pieces(tiers: Tiers) -> int:
+    """Whether the global tier may hold other than whole prefixes, or not in order of use."""
+    return int(tiers.global_eviction == CLAIRVOYANT or tiers.write_back)
+
+
 def new_state(inputs: Inputs) -> State:
     """Return the state at time 0."""
     engine, fabric = inputs.engine, inputs.fabric
@@ -243,9 +311,10 @@ def new_state(inputs: Inputs) -> State:
     prefill = fabric.prefill_instances
     pools = prefill < instances
     nodes = inputs.nodes.parent.size
-    # a node that is cached or pinned has a block in the pool
-    most = engine.pool_tokens // engine.cache_block_tokens + 1
-    slots = min(prefill * most, max(nodes * prefill, 1))
+    # a node that is cached or pinned has a block in the pool; at an admission the path's nodes are
+    # pinned before others are evicted
+    most = engine.pool_tokens // engine.cache_block_tokens + 1 + inputs.nodes.longest_path()
+    slots = min(prefill * most, max(nodes, 1) * prefill)
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
 
@@ -262,6 +331,23 @@ def new_state(inputs: Inputs) -> State:
     elif signals.hit_index == DELAYED:
         seen = nodes * prefill
         index_changes = 2 * inputs.nodes.path_sum() + requests
+    tiers, world_nodes = inputs.tiers, inputs.nodes
+    by_future, by_session = _has(tiers, CLAIRVOYANT), _has(tiers, DEAD_FIRST)
+    lines = slots if tiers.local_eviction == CLAIRVOYANT else 0
+    in_pieces = bool(_in_pieces(tiers))
+    pieces = 0
+    if in_pieces:
+        blocks = int((world_nodes.end - world_nodes.start).sum())
+        pieces = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
+    left = ints(0)
+    if by_session:
+        left = np.bincount(session_roots(inputs.requests.previous), minlength=requests)
+    next_use, use_at = np.zeros(0, np.int32), ints(0)
+    if by_future:
+        use_first, uses = next_uses(world_nodes)
+        use_at = use_first[:-1].copy()
+        next_use = np.append(uses, requests)[use_at].astype(np.int32)
+        next_use[use_first[1:] == use_first[:-1]] = requests
     events, expiries, failed = requests + 1, 0, 0
     room = ints(5, value=_ROOMY)
     if _repeats(inputs):
@@ -269,17 +355,21 @@ def new_state(inputs: Inputs) -> State:
         events, failed = 3 * requests + 1, 2 * requests
         expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
         load_changes = 2 * load_changes
-    count = ints(33)
-    count[[GLOBAL_HEAD, GLOBAL_TAIL, POOL_FIRST, POOL_LAST]] = -1
+    count = ints(_COUNTS)
+    count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
     count[AVAILABLE], count[NODES_UP] = prefill, fabric.nodes
     count[GLOBAL_CAPACITY] = fabric.global_blocks
     transfers = (instances - prefill) * engine.max_running_requests
+    if tiers.peer_fetch:
+        transfers += prefill * engine.max_running_requests
+    victims = slots // prefill if tiers.write_back else 0  # each slot of an instance once
     state = State(
         count=count,
         nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
         request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
+        reading=_table(_READING, requests if tiers.peer_fetch else 0, source=-1, peer=-1),
         out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
         instance=_table(
@@ -288,6 +378,7 @@ def new_state(inputs: Inputs) -> State:
             free=engine.pool_tokens,
             oldest=-1,
             newest=-1,
+            last_dead=-1,
             waiting=-1,
             last_waiting=-1,
             step_start=-1,
@@ -306,7 +397,21 @@ def new_state(inputs: Inputs) -> State:
         generated_tokens=ints(instances, inputs.window.bins),
         slot=np.full(nodes * prefill, -1, np.int32),
         slots=_table(_SLOT, slots, older=-1, newer=free_slots),
-        store=_table(_STORE, nodes, older=-1, newer=-1),
+        unused_heap=np.zeros((prefill, lines // prefill), np.int32),
+        place=np.zeros(lines, np.int32),
+        dead=np.zeros(slots if tiers.local_eviction == DEAD_FIRST else 0, np.bool_),
+        users=np.zeros(nodes if by_session else 0, np.int32),
+        left=left.astype(np.int32),
+        next_use=next_use,
+        use_at=use_at,
+        passed=np.zeros(requests if by_future else 0, np.bool_),
+        store=_table(_STORE, 0 if in_pieces else nodes, older=-1, newer=-1),
+        store_dead=np.zeros(nodes if tiers.global_eviction == DEAD_FIRST else 0, np.bool_),
+        piece=_table(_PIECE, pieces),
+        first_piece=np.full(nodes if in_pieces else 0, -1, np.int32),
+        store_heap=np.zeros(nodes if in_pieces else 0, np.int32),
+        store_place=np.zeros(nodes if in_pieces else 0, np.int32),
+        victim=_table(_VICTIM, victims),
         link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
         next_flow=ints(3, requests, value=-1),
@@ -396,12 +501,36 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
         pcie_bytes=np.ascontiguousarray(state.instance["pcie_bytes"]),
         nic_work_bytes=state.nic_work,
         held_blocks=held,
-        global_held_blocks=state.store["stored"].astype(np.int64),
+        global_held_blocks=_stored(inputs, state),
+        peer=_peers(inputs, state),
         counts={
             "events": int(count[EVENTS]),
             "steps": int(count[STEPS]),
             "runs": int(count[RUNS]),
+            "inserted_blocks": int(count[INSERTED]),
             "evicted_blocks": int(count[EVICTED]),
+            "global_written_blocks": int(count[GLOBAL_WRITTEN]),
+            "global_evicted_blocks": int(count[GLOBAL_EVICTED]),
         },
         end_tick=int(now),
     )
+
+
+def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
+    """Blocks of each node in the global tier."""
+    if not _in_pieces(inputs.tiers):
+        return np.asarray(state.store["stored"], np.int64)
+    stored = np.zeros(inputs.nodes.parent.size, np.int64)
+    for node in np.flatnonzero(state.first_piece >= 0).tolist():
+        piece = int(state.first_piece[node])
+        while piece >= 0:
+            stored[node] += state.piece["high"][piece] - state.piece["low"][piece]
+            piece = int(state.piece["above"][piece])
+    return stored
+
+
+def _peers(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
+    """Which other instance each request's KV came from."""
+    if not inputs.tiers.peer_fetch:
+        return np.full(inputs.requests.turn.size, -1, np.int64)
+    return np.asarray(state.reading["peer"], np.int64)

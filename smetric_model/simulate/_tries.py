@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from smetric_model.simulate._arrivals import ARRIVAL, change_load, next_turn
 from smetric_model.simulate._caches import account, insert_path, release_path
+from smetric_model.simulate._eviction import session_over, use_is_over
 from smetric_model.simulate._heaps import push_event
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import (
     advance_nics,
     advance_pcie,
     cancel_flow,
+    end_transfer,
     schedule_nics,
     schedule_pcie,
 )
+from smetric_model.simulate._peers import release_peer
 from smetric_model.simulate._pools import (
     leave_line,
     release_decoded,
@@ -31,6 +34,7 @@ from smetric_model.simulate._state import (
     NOWHERE,
     PENDING,
     PREFILL,
+    RELEASED,
     STALE,
     UNSENT,
     WAITING,
@@ -73,6 +77,7 @@ def end_try(p, request, cause, now):
     s, w = tables(p)
     instance = s.out[request].instance
     stage = s.request[request].stage
+    s.count[RELEASED] = -1
     handed_over = stage == DECODE and w.fabric.prefill_instances < w.fabric.instances
     sent = handed_over and s.handover[request].transfer_done >= 0
     reached = stage != HOST and stage != UNSENT
@@ -137,6 +142,8 @@ def end_try(p, request, cause, now):
     s.out[request].fetch_done = -1
     s.out[request].first_step = -1
     s.out[request].first_token = -1
+    if w.tiers.peer_fetch:
+        s.reading[request].peer = -1
     s.out[request].local_tokens = 0
     s.out[request].fetched_tokens = 0
     s.out[request].failed_tries += 1
@@ -150,6 +157,8 @@ def end_try(p, request, cause, now):
         s.out[request].gave_up = now
         if w.window.start <= s.out[request].arrival < w.window.end:
             s.count[PENDING] -= 1
+        use_is_over(p, request, w.fabric.prefill_instances)
+        session_over(p, request, w.fabric.prefill_instances)
         next_turn(p, request, now)
     return instance if reached else -1
 
@@ -210,6 +219,7 @@ def _leave_engine(p, instance, request, now):
         if s.request[request].fetching:
             s.request[request].fetching = False
             _cancel_fetch(p, instance, request, now)
+            s.count[RELEASED] = release_peer(p, request, now)
             whole = 0
         else:
             computed = whole - s.request[request].found
@@ -247,6 +257,7 @@ def _cancel_fetch(p, instance, request, now):
         s.count[STALE] += 1  # they are done: its event is still to come
         return
     s.request[request].legs = 0
+    end_transfer(p, request, now)
     advance_pcie(p, instance, now)
     cancel_flow(p, 2 * w.fabric.nodes + instance, request)
     schedule_pcie(p, instance, now)

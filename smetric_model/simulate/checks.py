@@ -55,7 +55,8 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     from smetric_model.simulate import engine
 
     found = [*replay_violations(inputs, replay), *check_identities(outcome)]
-    again = engine.run(inputs, skip=False)
+    again = engine.run(inputs, skip=False, caches=True)
+    found += _kv(inputs, again)  # the same run, with what its caches hold at the end
     found += [
         Violation("the same without skipping decode steps", f"{name} differs")
         for name in _RESULTS
@@ -178,6 +179,13 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         yield Violation("hit <= cacheable blocks", "one is longer")
     if (hit % engine.block_tokens != 0).any():
         yield Violation("hits are whole engine blocks", "one is not")
+    remote = replay.peer >= 0
+    if (remote & (replay.peer == replay.instance)).any():
+        yield Violation("a peer is another instance", "one fetches from itself")
+    if (remote & (replay.fetched_tokens == 0)).any() or (
+        remote.any() and not inputs.tiers.peer_fetch
+    ):
+        yield Violation("what comes from peers is fetched", "nothing was, or may be")
     # what the engine counted in the window, against the requests' own times
     window = inputs.window
     inside = (replay.first_token >= window.start) & (replay.first_token < window.end)
@@ -208,6 +216,17 @@ def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         whole = held[above] == (nodes.end - nodes.start)[above][:, None]
         if ((held[child] > 0) & ~whole).any():
             yield Violation("a cached block's prefix is cached", "one is not")
+        counts = replay.counts
+        # what fails loses more than is evicted
+        failing = inputs.faults.tick.size > 0
+        if not failing and held.sum() != counts["inserted_blocks"] - counts["evicted_blocks"]:
+            yield Violation("cached blocks = inserted - evicted", "they differ")
+    stored, counts = int(replay.global_held_blocks.sum()), replay.counts
+    left = counts["global_written_blocks"] - counts["global_evicted_blocks"]
+    if not inputs.faults.tick.size and stored != left:
+        yield Violation("stored blocks = written - evicted", "they differ")
+    if (replay.global_held_blocks > nodes.end - nodes.start).any():
+        yield Violation("stored blocks of a node <= its blocks", "more are stored")
     if replay.global_held_blocks.sum() > inputs.fabric.global_blocks:
         yield Violation("global blocks <= capacity", "more are stored")
 

@@ -26,6 +26,7 @@ __all__ = [
     "Replay",
     "Requests",
     "Signals",
+    "Tiers",
     "Window",
 ]
 
@@ -169,6 +170,25 @@ class FailedTries(NamedTuple):
         return cls(*(np.zeros(0, np.int64) for _ in cls._fields))
 
 
+#: What a tier evicts first: ``Tiers.local_eviction`` and ``global_eviction``.
+LRU, DEAD_FIRST, CLAIRVOYANT = range(3)
+
+
+class Tiers(NamedTuple):
+    """What the tiers evict first: LRU, DEAD_FIRST (of finished sessions) or CLAIRVOYANT.
+
+    ``write_back`` is whether the global tier takes what instances evict, in place of what they
+    compute; ``peer_fetch`` whether KV may come from another instance, inside a node at
+    ``peer_bytes_per_s`` (0: over PCIe).
+    """
+
+    local_eviction: int = LRU
+    global_eviction: int = LRU
+    write_back: int = 0
+    peer_fetch: int = 0
+    peer_bytes_per_s: float = 0.0
+
+
 class Window(NamedTuple):
     """Times of the run [ticks]: window, bins inside it, and the drain limit."""
 
@@ -197,6 +217,8 @@ class Inputs:
         Of the router's ties.
     signals : Signals
         What the routers know.
+    tiers : Tiers
+        What the tiers evict.
     clients : Clients
         How long they wait, and what they do then.
     faults : Faults
@@ -213,6 +235,7 @@ class Inputs:
     policy: Policy
     seed: int = 0
     signals: Signals = field(default_factory=Signals)
+    tiers: Tiers = field(default_factory=Tiers)
     clients: Clients = field(default_factory=Clients)
     faults: Faults = field(default_factory=Faults.none)
 
@@ -240,7 +263,9 @@ class Replay:
     instance, reason : ndarray
         Where the router placed it (−1: not placed), and why.
     local_tokens, fetched_tokens : ndarray
-        Prompt tokens found in the instance's cache, and fetched from the global tier.
+        Prompt tokens found in the instance's cache, and fetched.
+    peer : ndarray
+        Instance that they were fetched from; −1: from the global tier, or not at all.
     charge : ndarray
         Unprefilled tokens charged to the instance at placement.
     order : ndarray
@@ -282,6 +307,7 @@ class Replay:
     reason: IntArray
     local_tokens: IntArray
     fetched_tokens: IntArray
+    peer: IntArray
     charge: IntArray
     failed_tries: IntArray
     preemptions: IntArray
@@ -326,6 +352,7 @@ class Replay:
                 "gave_up",
                 "instance",
                 "reason",
+                "peer",
             )
         }
         tokens: dict[str, Any] = {

@@ -34,6 +34,7 @@ from smetric_model.simulate.inputs import (
     Inputs,
     Requests,
     Signals,
+    Tiers,
     Window,
 )
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
@@ -84,7 +85,6 @@ def check_simulated(scenario: Scenario) -> None:
     SpecError
         Names every key, its value and what is simulated.
     """
-    tier = scenario.global_tier
     refused = (
         (
             "failures with disaggregated serving",
@@ -98,8 +98,20 @@ def check_simulated(scenario: Scenario) -> None:
             scenario.engine.kv_admission == "reserve" or scenario.cluster.serving == "colocated",
             '"reserve"',
         ),
-        ("global_tier.write", tier.write, tier.write == "through", '"through"'),
-        ("global_tier.peer_fetch", tier.peer_fetch, not tier.peer_fetch, "false"),
+        *(
+            (
+                f"{key} with failures",
+                value,
+                not scenario.failures or value in allowed,
+                " or ".join(f'"{one}"' if isinstance(one, str) else "false" for one in allowed),
+            )
+            for key, value, allowed in (
+                ("local_tier.eviction", scenario.local_tier.eviction, ("lru", "dead-first")),
+                ("global_tier.eviction", scenario.global_tier.eviction, ("lru", "dead-first")),
+                ("global_tier.write", scenario.global_tier.write, ("through",)),
+                ("global_tier.peer_fetch", scenario.global_tier.peer_fetch, (False,)),
+            )
+        ),
     )
     problems = [
         f"{key} = {value!r} is not simulated yet; only {allowed}"
@@ -177,6 +189,7 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             load_age_ticks=to_ticks(scenario.router.load_age_s),
             token_load=int(scenario.router.balances_tokens(scenario.cluster.serving)),
         ),
+        tiers=_tiers(scenario, instance),
         clients=_clients(scenario),
         faults=_faults(scenario),
     )
@@ -369,6 +382,7 @@ def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabri
         return np.asarray(part / efficiency)
 
     pools = cluster.serving == "disaggregated"
+    whole = pools or scenario.global_tier.peer_fetch  # KV goes from one node to one other
     none = np.zeros(0)
     remote = cluster.nodes > 1
     tier = scenario.global_tier.bytes_per_node * cluster.nodes
@@ -384,10 +398,21 @@ def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabri
         block_bytes=float(block_bytes),
         nic_work_idle=work(cluster.remote_ratio, False),
         nic_work_busy=work(cluster.remote_ratio, True),
-        transfer_work_idle=work(1.0, False) if pools else none,
-        transfer_work_busy=work(1.0, True) if pools else none,
+        transfer_work_idle=work(1.0, False) if whole else none,
+        transfer_work_busy=work(1.0, True) if whole else none,
         fixed_fetch_ticks=to_ticks(fitted.rdma_fetch_s if remote else fitted.dram_fetch_s),
         global_blocks=int(tier // cache_bytes),
         stall=int(scenario.global_tier.fetch == "stall"),
         recompute_if_faster=int(scenario.global_tier.recompute_if_faster),
+    )
+
+
+def _tiers(scenario: Scenario, instance: InstanceSpec) -> Tiers:
+    names = ("lru", "dead-first", "clairvoyant")
+    return Tiers(
+        local_eviction=names.index(scenario.local_tier.eviction),
+        global_eviction=names.index(scenario.global_tier.eviction),
+        write_back=int(scenario.global_tier.write == "back"),
+        peer_fetch=int(scenario.global_tier.peer_fetch),
+        peer_bytes_per_s=instance.tp * instance.gpu.nvlink_bytes_per_s,
     )

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Container
+from collections import Counter, deque
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
-from smetric_model.simulate.inputs import BLIND, DELAYED, FAILED, TIMED_OUT, Inputs, Replay
+from smetric_model.simulate.inputs import (
+    BLIND,
+    CLAIRVOYANT,
+    DEAD_FIRST,
+    DELAYED,
+    FAILED,
+    TIMED_OUT,
+    Inputs,
+    Replay,
+)
+from smetric_model.simulate.reference_eviction import Future, Line, Sessions
 from smetric_model.simulate.reference_faults import on_fault
+from smetric_model.simulate.reference_peers import Peers
 from smetric_model.simulate.reference_pools import DecodePool, Transfer
 from smetric_model.simulate.reference_preemption import make_room
 from smetric_model.simulate.reference_tries import TryLog, end_try
@@ -49,13 +60,15 @@ def run(inputs: Inputs) -> Replay:
 class _Cache:
     """KV of one instance: blocks in order of use, and private KV of running requests [tokens]."""
 
-    def __init__(self, pool_tokens: int, block_tokens: int):
+    def __init__(self, pool_tokens: int, block_tokens: int, unused: Line):
         self.changes: list[tuple[int, bool]] = []  # blocks that came and went, for the routers
         self.free = pool_tokens
         self.block_tokens = block_tokens
         self.cached: set[int] = set()
         self.pins: Counter[int] = Counter()
-        self.unused: OrderedDict[int, None] = OrderedDict()  # cached, not pinned; oldest first
+        self.unused = unused  # cached, not pinned
+        self.victims: list[int] = []  # of the last admission, in order of eviction
+        self.inserted = 0
         self.evicted = 0
 
     def hit(self, path: list[int]) -> int:
@@ -71,23 +84,30 @@ class _Cache:
         own = sum(block in self.unused for block in path) * self.block_tokens
         if need > self.free + self.evictable - own:
             return False
-        for block in path:
-            self.pins[block] += 1
-            self.unused.pop(block, None)
+        self.pin(path)
         return self.take(need)
 
     def take(self, need: int) -> bool:
         """Reserve ``need`` tokens, evicting what nobody uses; change nothing if they do not fit."""
         if need > self.free + self.evictable:
             return False
+        self.victims.clear()
         while self.free < need:
-            block, _ = self.unused.popitem(last=False)
+            block = self.unused.first()
+            self.unused.remove(block)
             self.cached.remove(block)
+            self.victims.append(block)
             self.changes.append((block, False))
             self.free += self.block_tokens
             self.evicted += 1
         self.free -= need
         return True
+
+    def pin(self, path: list[int]) -> None:
+        """Pin cached blocks, as a running request does."""
+        for block in path:
+            self.pins[block] += 1
+            self.unused.remove(block)
 
     def drop(self) -> None:
         """Lose everything that is cached, when nothing is in use."""
@@ -101,6 +121,7 @@ class _Cache:
         new = [block for block in path if block not in self.cached]
         self.cached.update(new)
         self.changes += [(block, True) for block in new]
+        self.inserted += len(new)
         return len(new)
 
     def release(self, path: list[int], private: int) -> None:
@@ -111,31 +132,58 @@ class _Cache:
             if not self.pins[block]:
                 del self.pins[block]
                 if block in self.cached:
-                    self.unused[block] = None
+                    self.unused.add(block)
 
 
 class _GlobalTier:
-    """The store that all instances share: blocks, oldest first."""
+    """The store that all instances share."""
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, blocks: Line):
         self.capacity = capacity
-        self.blocks: OrderedDict[int, None] = OrderedDict()
+        self.blocks = blocks
+        self.written = 0
+        self.evicted = 0
 
-    def hit(self, path: list[int]) -> int:
-        return _leading(path, self.blocks)
+    def hit(self, path: list[int], held: int) -> int:
+        """Blocks of the path from its beginning to where neither tier has the next one."""
+        return held + _leading(path[held:], self.blocks)
 
     def touch(self, path: list[int]) -> None:
+        """Use the blocks of a path that are stored."""
         for block in reversed(path):
-            self.blocks.move_to_end(block)
+            if block in self.blocks:
+                self.blocks.add(block)
 
     def write(self, path: list[int]) -> int:
         """Write what is missing, touch everything; returns the blocks written."""
+        if self.blocks.eviction == CLAIRVOYANT:
+            return self.write_if_needed_sooner(path)
         missing = [block for block in path if block not in self.blocks]
-        self.blocks.update(dict.fromkeys(missing))
-        self.touch(path)
+        for block in reversed(path):
+            self.blocks.add(block)
+        self.written += len(missing)
         while len(self.blocks) > self.capacity:
-            self.blocks.popitem(last=False)
+            self.evict()
         return len(missing)
+
+    def write_if_needed_sooner(self, blocks: Iterable[int]) -> int:
+        """Write blocks one by one, unless they would be the first to go."""
+        before = self.written
+        for block in blocks:
+            if block in self.blocks:
+                continue
+            if len(self.blocks) == self.capacity:
+                key = self.blocks.future.key
+                if key(self.blocks.first()) < key(block):
+                    continue
+                self.evict()
+            self.blocks.add(block)
+            self.written += 1
+        return self.written - before
+
+    def evict(self) -> None:
+        self.blocks.remove(self.blocks.first())
+        self.evicted += 1
 
 
 class _Sharing:
@@ -211,6 +259,11 @@ class _Nics:
         inward, outward = self.loads(node)
         return self.slowest(inward[node], _others(outward, node))
 
+    def transfer_rate(self, source: int, target: int) -> float:
+        """Rate of KV that started now from one node to another."""
+        inward, outward = self.loads()
+        return self.slowest(outward[source] + 1.0, inward[target] + 1.0)
+
     def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
         """Transfers on each node's links, in and out; with one more read of node ``reader``."""
         nodes = range(self.fabric.nodes)
@@ -241,9 +294,10 @@ class _Nics:
 
 
 class _Instance:
-    def __init__(self, inputs: Inputs):
+    def __init__(self, inputs: Inputs, future: Future):
         engine = inputs.engine
-        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens)
+        unused = Line(inputs.tiers.local_eviction, future)
+        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens, unused)
         self.waiting: deque[int] = deque()
         self.prefilling: list[int] = []  # in order of admission, those that fetch included
         self.fetching: set[int] = set()
@@ -292,9 +346,16 @@ class Cluster:
         self.inputs = inputs
         fabric, nodes = inputs.fabric, inputs.nodes
         self.out = Replay.empty(inputs)
-        self.instances = [_Instance(inputs) for _ in range(fabric.instances)]
+        # blocks by number: a node's blocks follow each other
+        self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
+        self.future = Future(inputs, self.path)
+        self.sessions = Sessions(inputs, self.path)
+        self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
         self.pool = DecodePool(self)
-        self.global_tier = _GlobalTier(fabric.global_blocks)
+        self.peers = Peers(self)
+        self.released = -1
+        store = Line(inputs.tiers.global_eviction, self.future)
+        self.global_tier = _GlobalTier(fabric.global_blocks, store)
         self.available = np.ones(fabric.prefill_instances, np.bool_)  # as the routers see it
         self.nodes_up = fabric.nodes
         self.nics = _Nics(fabric, inputs.window)
@@ -311,8 +372,6 @@ class Cluster:
         self.keys = np.arange(fabric.prefill_instances, dtype=np.uint64)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
-        # blocks by number: a node's blocks follow each other
-        self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
         n = inputs.requests.turn.size
         self.todo = [0] * n  # prompt tokens left to compute
         self.at = [0] * n  # prompt tokens in the cache
@@ -375,6 +434,7 @@ class Cluster:
                 left = end_try(self, index, TIMED_OUT, now)
                 if left >= 0 and self.instances[left].step_start < 0:
                     self.begin_step(left, now)
+                self.peers.wake(self.released, now)
             elif kind == FAULT:
                 on_fault(self, index, now)
             elif kind == FETCHED and self.pool.exists and out.first_token[index] >= 0:
@@ -387,8 +447,10 @@ class Cluster:
                 self.due[index] = -1
                 instance = self.instances[out.instance[index]]
                 instance.fetching.remove(index)
+                source = self.peers.release(index, now)
                 if instance.step_start < 0:
                     self.begin_step(int(out.instance[index]), now)
+                self.peers.wake(source, now)
             elif kind == ARRIVAL:
                 self.on_arrival(index, now)
             else:
@@ -417,8 +479,10 @@ class Cluster:
             out.arrival[request] = now
             self.order.append(request)
             if data.unservable[request]:
+                self.session_over(request)
                 self.next_turn(request, now)
                 return
+            self.sessions.arrived(request)
             self.pending += self.in_window(request)
         out.placed[request] = now
         if self.inputs.clients.timeout_ticks >= 0:
@@ -620,13 +684,19 @@ class Cluster:
             self.pool.waiting.append(request)
         elif not single:
             instance.decoding.append(request)
-        if self.global_tier.capacity:
-            written = self.global_tier.write(path)
-            if written and self.inputs.fabric.nodes > 1:
-                work = self.nic_work(written * block, instance.computing())
-                self.start_write(index, work, request, now)
+        if not self.inputs.tiers.write_back:
+            self.store(index, request, path, now)
         if single:
             self.complete(index, request, now)
+
+    def store(self, index: int, request: int, blocks: list[int], now: int) -> None:
+        """Write blocks to the global tier, the last one the oldest."""
+        if self.global_tier.capacity:
+            written = self.global_tier.write(blocks)
+            if written and self.inputs.fabric.nodes > 1:
+                tokens = written * self.inputs.engine.cache_block_tokens
+                work = self.nic_work(tokens, self.instances[index].computing())
+                self.start_write(index, work, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
         self.out.done[request] = now
@@ -636,7 +706,17 @@ class Cluster:
         else:
             self.leave(index, request, now)
         self.pending -= self.in_window(request)
+        self.session_over(request)
         self.next_turn(request, now)
+
+    def session_over(self, request: int) -> None:
+        """After a session's last request, demote what only it has used."""
+        for block in self.sessions.over(request):
+            if self.inputs.tiers.local_eviction == DEAD_FIRST:
+                for instance in self.instances:
+                    instance.cache.unused.demote(block)
+            if self.inputs.tiers.global_eviction == DEAD_FIRST:
+                self.global_tier.blocks.demote(block)
 
     def leave(self, index: int, request: int, now: int) -> None:
         """Let go of the instance that the router chose."""
@@ -663,21 +743,26 @@ class Cluster:
         self.counts["admitted"] += 1
         self.rank[request] = self.counts["admitted"]
         local = self.usable(held, prompt)
-        fetched = 0
-        stored = self.global_tier.hit(path)
-        if stored > held:
+        stored = self.global_tier.hit(path, held)
+        fetched = self.peers.start_fetch(index, request, max(held, stored), local, now)
+        if not fetched and stored > held:
             fetched = self.usable(stored, prompt) - local
-        if fetched and self.start_fetch(index, request, local, fetched, now):
-            self.global_tier.touch(path[:stored])
+            if fetched and self.start_fetch(index, request, local, fetched, now):
+                self.global_tier.touch(path[:stored])
+            else:
+                fetched = 0
+        if fetched:
             instance.fetching.add(request)
-        else:
-            fetched = 0
         if out.first_token[request] < 0:
             out.admitted[request] = now
             out.local_tokens[request], out.fetched_tokens[request] = local, fetched
+            out.peer[request] = self.peers.source(request)
         self.found[request] = local + fetched
         self.at[request] = local + fetched
         self.todo[request] = prompt - local - fetched
+        self.future.passed.add(request)
+        if self.inputs.tiers.write_back:
+            self.store(index, request, instance.cache.victims[::-1], now)
         return True
 
     def usable(self, blocks: int, prompt: int) -> int:
@@ -753,6 +838,7 @@ class Cluster:
         if not self.legs[request]:
             return
         self.legs[request] = 0
+        self.end_transfer(request, now)
         self.advance_pcie(index, now)
         self.instances[index].pcie.cancel(request)
         self.schedule_pcie(index, now)
@@ -765,12 +851,6 @@ class Cluster:
         self.advance_pcie(index, now)
         self.instances[index].pcie.add(size, request)
         self.schedule_pcie(index, now)
-
-    def end_transfer(self, request: int, now: int) -> None:
-        """Take out KV that has been sent to the decode pool, or that nobody wants any more."""
-        self.nics.advance(now)
-        self.nics.transfers = [t for t in self.nics.transfers if t.request != request]
-        self.schedule_nics(now)
 
     def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
         self.nics.advance(now)
@@ -830,7 +910,19 @@ class Cluster:
             sent = self.pool.exists and self.out.first_token[request] >= 0
             fixed = 0 if sent else self.inputs.fabric.fixed_fetch_ticks
             self.due[request] = now + fixed
-            self.push(self.due[request], FETCHED, request)
+            self.push_fetched(request)
+
+    def push_fetched(self, request: int) -> None:
+        """Let a fetch be done when it is due."""
+        self.push(self.due[request], FETCHED, request)
+
+    def end_transfer(self, request: int, now: int) -> None:
+        """Take KV off the NICs that was sent from one node to another, or is not wanted now."""
+        left = [t for t in self.nics.transfers if t.request != request]
+        if len(left) < len(self.nics.transfers):
+            self.nics.advance(now)
+            self.nics.transfers = left
+            self.schedule_nics(now)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -857,14 +949,17 @@ class Cluster:
         out.order = np.array(self.order, dtype=np.int64)
         starts, size = self.first_block, nodes.parent.size
 
-        def per_node(blocks: set[int] | OrderedDict[int, None]) -> np.ndarray:
+        def per_node(blocks: Iterable[int]) -> np.ndarray:
             at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
             return np.bincount(at, minlength=size).astype(np.int64)
 
         prefilling = self.instances[: self.inputs.fabric.prefill_instances]
         out.held_blocks = np.stack([per_node(i.cache.cached) for i in prefilling], axis=1)
         out.global_held_blocks = per_node(self.global_tier.blocks)
+        self.counts["inserted_blocks"] = sum(i.cache.inserted for i in self.instances)
         self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
+        self.counts["global_written_blocks"] = self.global_tier.written
+        self.counts["global_evicted_blocks"] = self.global_tier.evicted
         out.counts = {"steps": 0, **self.counts}
         out.end_tick = now
         return out

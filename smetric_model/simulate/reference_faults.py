@@ -62,5 +62,5 @@ def lose_share(cluster: Cluster, failed: int) -> None:
         for block in range(first, after):
             whole = whole and block in stored and lies_on(block, spread) != failed
             if not whole:
-                stored.pop(block, None)
+                stored.remove(block)
         intact.append(whole)

@@ -26,6 +26,8 @@ def make_room(cluster: Cluster, index: int, now: int) -> bool:
         running += instance.decoding
         preempt(cluster, index, max(running, key=lambda r: cluster.rank[r]))
         preempted = True
+    if growing and cluster.inputs.tiers.write_back:
+        cluster.store(index, growing[0], instance.cache.victims[::-1], now)
     for request in growing:
         cluster.room[request] += block
         cluster.private[request] += block
@@ -45,7 +47,7 @@ def preempt(cluster: Cluster, index: int, request: int) -> None:
         cluster.private[request] -= instance.cache.insert(path[: whole // block]) * block
         out.repeated_tokens[request] += whole - cluster.found[request]
         if out.first_token[request] < 0:
-            for name in ("admitted", "fetch_start", "fetch_done", "first_step"):
+            for name in ("admitted", "fetch_start", "fetch_done", "first_step", "peer"):
                 getattr(out, name)[request] = -1
             out.local_tokens[request] = out.fetched_tokens[request] = 0
     instance.cache.release(path, cluster.private[request])

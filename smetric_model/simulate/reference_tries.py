@@ -43,6 +43,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> int:
     Returns the instance that it leaves, −1 if it never came to its engine.
     """
     out, clients = cluster.out, cluster.inputs.clients
+    cluster.released = -1  # from which instance it was fetching
     index = int(out.instance[request])
     first_token = int(out.first_token[request])
     handed_over = cluster.pool.exists and first_token >= 0
@@ -99,6 +100,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> int:
         getattr(out, name)[request] = -1
     out.first_step[request] = out.first_token[request] = -1
     out.local_tokens[request] = out.fetched_tokens[request] = 0
+    out.peer[request] = -1
     cluster.made[request] = cluster.private[request] = 0
     cluster.due[request] = -1
     out.failed_tries[request] += 1
@@ -107,6 +109,8 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> int:
     else:
         out.gave_up[request] = now
         cluster.pending -= cluster.in_window(request)
+        cluster.future.passed.add(request)
+        cluster.session_over(request)
         cluster.next_turn(request, now)
     return where if in_queue or in_engine else -1
 
@@ -132,6 +136,7 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
         if request in instance.fetching:
             instance.fetching.remove(request)
             cluster.cancel_fetch(index, request, now)
+            cluster.released = cluster.peers.release(request, now)
             whole = 0
         else:
             computed = whole - cluster.found[request]

@@ -107,6 +107,7 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
     admitted = replay.admitted[rows] >= 0
     local = np.where(admitted, replay.local_tokens[rows], 0)
     fetched = np.where(admitted, replay.fetched_tokens[rows], 0)
+    peer = replay.peer[rows] >= 0
     trace = prepared.trace
     table = pd.DataFrame(
         {
@@ -121,8 +122,8 @@ def request_table(scenario: Scenario, prepared: Prepared, replay: Replay) -> pd.
             "prompt_tokens": prompt,
             "output_tokens": output,
             "local_tokens": local,
-            "global_tokens": fetched,
-            "peer_tokens": np.zeros(rows.size, np.int64),
+            "global_tokens": np.where(peer, 0, fetched),
+            "peer_tokens": np.where(peer, fetched, 0),
             "recomputed_tokens": prompt - local - fetched,
             "queue_s": queue,
             "fetch_s": np.where(reason > 0, np.nan, fetch),
@@ -371,13 +372,13 @@ def _reuse_shares(prepared: Prepared, replay: Replay, rows: NDArray[np.int64]) -
     inputs, trace = prepared.inputs, prepared.trace
     if trace.tree is None or not rows.size:
         return {}
-    from smetric_model.simulate._tables import reuse_by_origin
+    from smetric_model.workload._reuse_kernels import producers
     from smetric_model.workload.origin import common_prefix_blocks
 
     nodes = inputs.nodes
     size = inputs.requests.turn.size
     own, system, other = (np.zeros(size, np.int64) for _ in range(3))
-    reuse_by_origin(
+    producers(
         nodes.parent,
         nodes.start,
         nodes.end,
@@ -387,8 +388,8 @@ def _reuse_shares(prepared: Prepared, replay: Replay, rows: NDArray[np.int64]) -
         replay.order,
         trace.column("session_id").astype(np.int64),
         common_prefix_blocks(trace),
-        np.where(replay.first_token >= 0, replay.local_tokens + replay.fetched_tokens, 0),
         inputs.engine.cache_block_tokens,
+        np.where(replay.first_token >= 0, replay.local_tokens + replay.fetched_tokens, 0),
         own,
         system,
         other,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smetric_model.analytic.demand import trace_of
 from smetric_model.errors import SpecError
 from smetric_model.simulate.prepare import LEAST_DRAIN_S
 
@@ -52,21 +53,10 @@ def replayed_trace(scenario: Scenario, trace: Trace | None = None) -> tuple[Trac
     notes: list[str] = []
     horizon_s = work.warmup_s + work.window_s
     rate = None if work.rate_rps == "trace" else float(work.rate_rps)
-    if trace is None and work.preset is not None:
-        from smetric_model.workload.synthesis import load_preset
-
-        trace = load_preset(
-            work.preset,
-            rate_rps=rate,
-            window_s=horizon_s + max(work.window_s, LEAST_DRAIN_S),
-            seed=scenario.seed,
-            start=work.start,
-        )
-        return _from_time_0(trace, 0.0, scenario, notes), notes
     if trace is None:
-        from smetric_model.workload.trace import load_trace
-
-        trace = load_trace(scenario.trace_path())
+        trace = trace_of(scenario, extra_s=max(work.window_s, LEAST_DRAIN_S))
+        if work.preset is not None:
+            return _from_time_0(trace, 0.0, scenario, notes), notes
     notes += [
         f"loading {trace.source}: {entry.action} {entry.count}: {entry.kind}"
         for entry in trace.report

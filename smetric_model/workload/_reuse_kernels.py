@@ -106,33 +106,37 @@ def producers(  # type: ignore[no-untyped-def]
     longest,
     leaf,
     blocks,
+    order,
     session,
     common,
     block_tokens,
-    prompt_tokens,
+    reused_tokens,
     own,
     system,
     other,
 ):
-    """Reusable tokens of each request by who produced them first.
+    """Reused tokens of each request by who produced them first, added to ``own`` and the others.
 
-    A block's producer is the session whose request held it first: ``own`` is the request's own
-    session; of the others, ``system`` lies within the first ``common`` blocks of the path.
+    Requests are taken in the given order; ``reused_tokens`` are the first tokens of a prompt that
+    count, at most what earlier requests held.  A block's producer is the session whose request
+    held it first: ``own`` is the request's own session; of the others, ``system`` lies within the
+    first ``common`` blocks of the path.
     """
-    segments = parent.size
-    requests = leaf.size
-    head = np.full(segments, -1, np.int64)
-    tail = np.full(segments, -1, np.int64)
-    entry_session = np.empty(segments + requests + 1, np.int64)
-    entry_end = np.empty(segments + requests + 1, np.int64)
-    entry_next = np.empty(segments + requests + 1, np.int64)
+    head = np.full(parent.size, -1, np.int64)
+    tail = np.full(parent.size, -1, np.int64)
+    # a segment gets a new producer when a request ends in it, or once when one goes through
+    entry_session = np.empty(parent.size + order.size + 1, np.int64)
+    entry_end = np.empty(parent.size + order.size + 1, np.int64)
+    entry_next = np.empty(parent.size + order.size + 1, np.int64)
     used = 0
-    stack = np.empty(longest + 1, np.int64)
-    for request in range(requests):
-        depth = _path(leaf[request], parent, stack)
-        own[request] = 0
-        system[request] = 0
-        other[request] = 0
+    stack = np.empty(longest + 2, np.int64)
+    for request in order:
+        depth = 0
+        segment = leaf[request]
+        while segment >= 0:
+            stack[depth] = segment
+            depth += 1
+            segment = parent[segment]
         for level in range(depth - 1, -1, -1):
             segment = stack[level]
             reach = min(end[segment], blocks[request])
@@ -140,13 +144,14 @@ def producers(  # type: ignore[no-untyped-def]
             entry = head[segment]
             while entry >= 0 and at < reach:
                 upto = min(entry_end[entry], reach)
-                tokens = min(upto * block_tokens, prompt_tokens[request]) - at * block_tokens
-                if entry_session[entry] == session[request]:
-                    own[request] += tokens
-                else:
-                    below = min(max(common[request] - at, 0) * block_tokens, tokens)
-                    system[request] += below
-                    other[request] += tokens - below
+                tokens = min(upto * block_tokens, reused_tokens[request]) - at * block_tokens
+                if tokens > 0:
+                    if entry_session[entry] == session[request]:
+                        own[request] += tokens
+                    else:
+                        below = min(max(common[request] - at, 0) * block_tokens, tokens)
+                        system[request] += below
+                        other[request] += tokens - below
                 at = upto
                 entry = entry_next[entry]
             if at < reach:

@@ -138,7 +138,7 @@ def reuse_origin(
     common = common_prefix_blocks(
         trace, common_session_ratio=common_session_ratio, common_sessions=common_sessions
     )
-    own, system, other = (np.empty(len(trace), np.int64) for _ in range(3))
+    own, system, other = (np.zeros(len(trace), np.int64) for _ in range(3))
     _reuse_kernels.producers(
         tree.parent,
         tree.start_block,
@@ -146,6 +146,7 @@ def reuse_origin(
         int(tree.path_lengths().max(initial=0)),
         tree.request_segment,
         tree.request_blocks,
+        np.arange(len(trace)),
         session,
         common,
         block_tokens,

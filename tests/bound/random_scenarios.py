@@ -123,7 +123,11 @@ def random_scenario(seed: int, kind: str) -> tuple[Scenario, Trace]:
                 "bytes_per_node": tier,
                 "fetch": str(rng.choice(["async", "stall"])),
                 "recompute_if_faster": bool(rng.random() < 0.5),
+                "write": str(rng.choice(["through", "through", "back"])),
+                "peer_fetch": bool(rng.random() < 0.25),
+                "eviction": str(rng.choice(["lru", "dead-first", "clairvoyant"])),
             },
+            "local_tier": {"eviction": str(rng.choice(["lru", "dead-first", "clairvoyant"]))},
             "workload": {
                 "trace": trace.source,
                 "rate_rps": "trace",

@@ -44,7 +44,10 @@ def judge(scenario, trace, windows=(20.0, 60.0, 1e4)) -> Verdict:
     table = run.outcome.requests
     within = np.zeros(inputs.requests.turn.size, dtype=bool)
     within[table["request_id"]] = table["within_slo"]
-    realised = realised_columns(problem, within, replay.local_tokens, replay.fetched_tokens)
+    from_peer = np.where(replay.peer >= 0, replay.fetched_tokens, 0)
+    realised = realised_columns(
+        problem, within, replay.local_tokens + from_peer, replay.fetched_tokens - from_peer
+    )
     multiples = {
         window: least_multiple(problem, windows_of(problem, window), realised, DIRECT)
         for window in windows

@@ -59,6 +59,21 @@ def test_tables_for_people(scenario_file):
     assert "within SLO: at most" not in output
 
 
+def test_prices(scenario_file):
+    answer = json.loads(_run(str(scenario_file), "--only-volume", "--prices", "--json").stdout)
+    prices = answer["detail"]["prices"]
+    assert prices["instance"]["volume_tps"] > 0
+    assert prices["instance"]["break_even_by_volume"] == pytest.approx(1)
+    assert "one more unit" in _run(str(scenario_file), "--only-volume", "--prices").stdout
+
+
+def test_a_router_beside_its_bound(scenario_file):
+    answer = json.loads(_run(str(scenario_file), "--simulate", "--json").stdout)
+    assert answer["detail"]["simulated"]["policy"] == "smetric"
+    simulated = answer["detail"]["simulated"]["total_within_slo_tps"]
+    assert 0 < simulated <= answer["total_within_slo_tps"]
+
+
 def test_wrong_values_are_refused(scenario_file):
     runner = CliRunner()
     assert runner.invoke(command, [str(scenario_file), "--tolerance", "2"]).exit_code == 2

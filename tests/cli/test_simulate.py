@@ -107,3 +107,14 @@ def test_mistakes_are_one_line(arguments, words) -> None:
     assert done.returncode != 0
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_options_of_the_tiers() -> None:
+    options = ("--local-eviction", "clairvoyant", "--global-eviction", "dead-first")
+    tiers = ("--global-write", "back", "--peer-fetch", "--global-tier-gb-per-node", "10")
+    done = run(*FIXED, *tiers, *options, "--check", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["peer_ratio"] == 0.0  # the requests share nothing
+    wrong = run(*FIXED, "--local-eviction", "fifo")
+    assert wrong.returncode != 0
+    assert "'lru', 'dead-first', 'clairvoyant'" in wrong.stderr

@@ -9,7 +9,16 @@ from smetric_model.analytic.step_model import step_model
 from smetric_model.routing.registry import POLICIES, make_policy
 from smetric_model.scenario import Scenario
 from smetric_model.simulate.faults import Faults, fault_rows
-from smetric_model.simulate.inputs import Clients, Engine, Fabric, Inputs, Requests, Signals, Window
+from smetric_model.simulate.inputs import (
+    Clients,
+    Engine,
+    Fabric,
+    Inputs,
+    Requests,
+    Signals,
+    Tiers,
+    Window,
+)
 from smetric_model.simulate.nodes import split_nodes
 from smetric_model.simulate.steps import decode_tables, to_ticks
 from smetric_model.workload.prefix_tree import PrefixTreeBuilder
@@ -63,6 +72,16 @@ def random_faults(random, instances, per_node) -> Faults:
     return Faults.of(rows)
 
 
+def _tiers(rng, failing: bool) -> Tiers:
+    return Tiers(
+        local_eviction=int(rng.integers(2 if failing else 3)),
+        global_eviction=int(rng.integers(2 if failing else 3)),
+        write_back=int(rng.random() < 0.4 and not failing),
+        peer_fetch=int(rng.random() < 0.4 and not failing),
+        peer_bytes_per_s=float(rng.choice([0.0, 450e9])),
+    )
+
+
 def random_inputs(seed: int) -> Inputs:
     rng = np.random.default_rng(seed)
     engine_block = int(rng.choice([4, 16]))
@@ -112,7 +131,7 @@ def random_inputs(seed: int) -> Inputs:
     if preempt and extra.random() < 0.7:  # all of them meet in one pool
         instances = prefill = 1
     fabric_nodes = -(-instances // per_node)
-    size = np.arange(longest // engine_block + 2, dtype=float)
+    size = np.arange(max(longest, pool) // engine_block + 2, dtype=float)
     block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
     running = int(rng.choice([2, 4, 64]))
     policy = rng.choice(list(POLICIES))
@@ -190,6 +209,7 @@ def random_inputs(seed: int) -> Inputs:
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
         ),
+        tiers=_tiers(rng, failing=faults.tick.size > 0),
         clients=clients,
         faults=faults,
     )

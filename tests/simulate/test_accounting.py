@@ -16,7 +16,7 @@ STEP = NOTHING._replace(gap_s=1e-3)
 
 
 def test_nothing_is_hit_behind_a_missing_block():
-    cache = reference._Cache(pool_tokens=100, block_tokens=16)
+    cache = reference._Cache(pool_tokens=100, block_tokens=16, unused=None)
     cache.cached = {2, 3}
     assert cache.hit([1, 2, 3]) == 0
     cache.cached = {1, 3}

@@ -12,6 +12,7 @@ from smetric_model.identities import check_identities
 from smetric_model.scenario import Scenario
 from smetric_model.schema import load_schema
 from smetric_model.simulate import simulate, simulate_in_detail
+from smetric_model.simulate.checks import replay_violations
 from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
 from smetric_model.simulate.steps import decode_tables, run_ticks, step_ticks, to_ticks
 from smetric_model.simulate.workload import replayed_trace
@@ -119,13 +120,33 @@ def test_think_time_follows_completion_in_a_closed_loop(small_trace):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("local_tier.eviction", "clairvoyant"),
+        ("global_tier.eviction", "clairvoyant"),
         ("global_tier.write", "back"),
         ("global_tier.peer_fetch", True),
     ],
 )
 def test_what_is_not_simulated_is_refused(small_trace, key, value):
-    with pytest.raises(SpecError, match=key.replace(".", r"\.")):
-        simulate(scenario(small_trace, **{key: value}))
+    failing = scenario(small_trace).replace(failures=[{"instance": 0, "at_s": 10.0}])
+    with pytest.raises(SpecError, match=key.replace(".", r"\.") + " with failures"):
+        simulate(failing.replace(**{key: value}))
+
+
+def test_knowing_the_future_hits_more_than_the_last_use():
+    base = Scenario(
+        workload={"rate_rps": 0.6, "window_s": 600.0, "warmup_s": 600.0},
+        cluster={"instances": 4},
+        global_tier={"bytes_per_node": 20e9},
+    )
+    hits = {}
+    for eviction in ("lru", "dead-first", "clairvoyant"):
+        asked = {"local_tier.eviction": eviction, "global_tier.eviction": eviction}
+        found = simulate_in_detail(base.replace(**asked))
+        assert replay_violations(found.prepared.inputs, found.replay) == []
+        outcome = found.outcome
+        assert outcome["valid"] is True
+        hits[eviction] = 1 - outcome.number("recomputed_ratio")
+    assert hits["lru"] < hits["dead-first"] < hits["clairvoyant"]
 
 
 def test_rate_is_reached_by_whole_sessions():
