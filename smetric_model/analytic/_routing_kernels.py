@@ -454,3 +454,29 @@ def birth_death_at(births: FloatArray, deaths: FloatArray, time: float, steps: i
     for k in range(size):
         law[k] = max(law[k], 0.0) / total
     return law
+
+
+@njit(cache=True)
+def stationary_covariance(drift: FloatArray, noise: FloatArray) -> FloatArray:
+    """Solve ``A S + S A' + Q = 0`` for the symmetric S.
+
+    Parameters
+    ----------
+    drift, noise : ndarray, shape (n, n)
+        A and Q.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the system is singular.
+    """
+    size = drift.shape[0]
+    system = np.zeros((size * size, size * size))
+    for i in range(size):
+        for j in range(size):
+            row = i * size + j
+            for k in range(size):
+                system[row, k * size + j] += drift[i, k]
+                system[row, i * size + k] += drift[j, k]
+    found = np.linalg.solve(system, -noise.ravel()).reshape((size, size))
+    return 0.5 * (found + found.T)

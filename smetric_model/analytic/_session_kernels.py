@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["common_blocks"]
+__all__ = ["common_blocks", "found", "returns", "sorted_within"]
 
 
 @njit(cache=True)
@@ -68,26 +68,40 @@ def found(  # type: ignore[no-untyped-def]
     start, end = window
     length = max(end - start, 1e-9)
     rows, n = own.shape
+    older, tied_of = np.zeros(nodes.size), np.zeros(nodes.size)
+    looking = np.zeros(nodes.size, np.bool_)
     for k in range(n):
+        # older copies, a look at each for all instances at once
+        for z in range(nodes.size):
+            older[z] = shared[k] * landing[z, k]
+            tied_of[z] = 0.0
+            looking[z] = True
+        still = nodes.size
+        for r in range(rows - 1):
+            if still == 0 or own[r + 1, k] <= 0.0:
+                break
+            passed = (turns_back[r + 1] - 1.0) * first_token_s
+            passed += idle[r + 1, k] + between[r + 1, k] * per_output_token_s
+            seen = min(max((end - passed) / length, 0.0), 1.0)
+            adds = back[r] * private[r + 1, k] * seen
+            as_long = looks > 0.0 and own[r + 1, k] >= own[0, k] - block
+            for z in range(nodes.size):
+                if not looking[z]:
+                    continue
+                if passed > ages[z]:
+                    looking[z] = False
+                    still -= 1
+                    continue
+                older[z] += adds
+                if as_long:
+                    tied_of[z] += ties[r] * seen
         full = min(private[0, k] + min(own[0, k], shared[k]), longest[k])
         cold = 0.0
         if has_home[k]:
             cold = min(max((end - idle[0, k]) / length, 0.0), 1.0)
         for z in range(nodes.size):
             share, age = shares[z], ages[z]
-            elsewhere = shared[k] * landing[z, k]
-            tied = 0.0
-            for r in range(rows - 1):
-                if own[r + 1, k] <= 0.0:
-                    break
-                passed = (turns_back[r + 1] - 1.0) * first_token_s
-                passed += idle[r + 1, k] + between[r + 1, k] * per_output_token_s
-                if passed > age:
-                    break
-                seen = min(max((end - passed) / length, 0.0), 1.0)
-                elsewhere += back[r] * private[r + 1, k] * seen
-                if looks > 0.0 and own[r + 1, k] >= own[0, k] - block:
-                    tied += ties[r] * seen
+            elsewhere, tied = older[z], tied_of[z]
             if not has_home[k]:
                 result[3, k] += share * min(elsewhere, longest[k])
                 continue
@@ -145,3 +159,31 @@ def returns(order, session, stay, tied, instances, out):  # type: ignore[no-unty
             at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
         out[row] = at_first
     return 0
+
+
+@njit(cache=True)
+def sorted_within(rank, group, ranks, groups):  # type: ignore[no-untyped-def]
+    """Order by group, then by rank, then by place: two stable sorts by counting.
+
+    ``rank`` and ``group`` (n,) lie in [0, ``ranks``) and [0, ``groups``).
+    """
+    n = rank.size
+    first, order = np.empty(n, np.int64), np.empty(n, np.int64)
+    place = np.zeros(ranks + 1, np.int64)
+    for i in range(n):
+        place[rank[i] + 1] += 1
+    for j in range(ranks):
+        place[j + 1] += place[j]
+    for i in range(n):
+        first[place[rank[i]]] = i
+        place[rank[i]] += 1
+    place = np.zeros(groups + 1, np.int64)
+    for i in range(n):
+        place[group[i] + 1] += 1
+    for j in range(groups):
+        place[j + 1] += place[j]
+    for i in range(n):
+        k = first[i]
+        order[place[group[k]]] = k
+        place[group[k]] += 1
+    return order

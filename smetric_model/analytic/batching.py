@@ -26,12 +26,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic._step_kernels import prefill_time_s, step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import bursty_queue, busy_period_counts, condensed
-from smetric_model.analytic.latency import prefill_steps, prefill_time_s
+from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.loaded import BatchLaw, LoadedInstance, SloProbability
 from smetric_model.analytic.queueing import fitting_counts
-from smetric_model.analytic.step_time import StepModel, step_time_s
+from smetric_model.analytic.step_time import StepModel
 from smetric_model.errors import SpecError, UnstableError
 
 __all__ = [

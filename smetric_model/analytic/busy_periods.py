@@ -11,6 +11,8 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smetric_model.analytic.queueing import damping
+
 __all__ = ["BusyPeriods", "bursty_queue", "busy_period_counts", "condensed"]
 
 
@@ -79,7 +81,7 @@ def busy_period_counts(
         # plain iteration contracts and keeps inside the unit circle; Newton finishes
         slope = 1.0 - z * (factor @ (rate_rps * work)) if turn >= 4 else 1.0
         count = count - error / slope
-    pmf = np.fft.irfft(count, n=points) / radius ** np.arange(points)
+    pmf = np.fft.irfft(count, n=points) / damping(points)
     return np.asarray(np.clip(1.0 - np.cumsum(pmf[: most + 1]), 0.0, 1.0))
 
 
@@ -184,7 +186,7 @@ class BusyPeriods:
         places = np.flatnonzero(pmf)
         mass = np.asarray(pmf[places], dtype=float)
         radius = 10.0 ** (-8.0 / points)
-        self._damping = radius ** np.arange(half)
+        self._damping = damping(points)[:half]
         log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
         per_step = rate_rps * self.step_s
         busy = np.zeros(half + 1, dtype=complex)

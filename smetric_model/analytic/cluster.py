@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
+from smetric_model.analytic import _session_kernels
+from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.arrivals import Arrivals
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
 from smetric_model.analytic.busy_periods import condensed
@@ -31,7 +33,7 @@ from smetric_model.analytic.cluster_links import Fetches, Links
 from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
-from smetric_model.analytic.latency import host_time_s, prefill_time_s
+from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
@@ -235,7 +237,7 @@ class ColocatedCluster:
         stored = np.tile(held, 3)
         prompts = np.tile(local.prompt, 3)
         new = prompts - np.maximum(found, stored)
-        picked, scale = _picked(new, self.work.all_outputs, weight)
+        picked, scale = _picked(new, self.work.output_ranks, weight)
         row = picked % n
         prompt, output = prompts[picked], self.work.output_tokens[row]
         # strata keep their means: of what is computed, and of what is generated
@@ -602,7 +604,7 @@ class ColocatedCluster:
 
 
 def _picked(
-    new: FloatArray, output: FloatArray, weight: FloatArray
+    new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray
 ) -> tuple[NDArray[np.intp], FloatArray]:
     """Pick kinds of request that stand for all, and by how much to scale what they compute.
 
@@ -616,7 +618,8 @@ def _picked(
     share = weight[order]
     sums = np.bincount(stratum, share, minlength=_STRATA)
     means = np.bincount(stratum, share * new[order], minlength=_STRATA) / np.maximum(sums, 1e-300)
-    inner = np.lexsort((output[order], stratum))
+    ranks = int(output_rank.max()) + 1
+    inner = _session_kernels.sorted_within(output_rank[order], stratum, ranks, _STRATA)
     upto = np.cumsum(share[inner])
     # not the middles: kinds of one request lie side by side and weigh 1 together, so that equal
     # steps would always meet the same kind

@@ -59,9 +59,16 @@ class ClusterDemand:
         return np.asarray((np.arange(4096) * _GOLDEN) % 1.0, dtype=float)
 
     @cached_property
-    def all_outputs(self) -> FloatArray:
-        """Outputs of the sample, once for each kind of hit [tokens]."""
-        return np.tile(self.output_tokens, 3)
+    def output_ranks(self) -> NDArray[np.int64]:
+        """Ranks of the sample's outputs, equal ones alike, once for each kind of hit."""
+        ranks = np.unique(self.output_tokens, return_inverse=True)[1]
+        return np.tile(np.asarray(ranks, dtype=np.int64).reshape(-1), 3)
+
+    @cached_property
+    def _by_session(self) -> NDArray[np.intp]:
+        """Order of :attr:`everyone` by session, then time."""
+        rows = self.everyone.rows
+        return np.lexsort((rows, self.demand.session_reuse.session[rows]))
 
     @cached_property
     def mean_output(self) -> float:
@@ -190,9 +197,10 @@ class ClusterDemand:
             hits.mean_stay,
         )
         session = reuse.session[rows]
-        order = np.lexsort((rows, session))
         at_first = np.zeros(rows.size)
-        _session_kernels.returns(order, session, parts[0], parts[5], float(instances), at_first)
+        _session_kernels.returns(
+            self._by_session, session, parts[0], parts[5], float(instances), at_first
+        )
         counted = np.zeros(reuse.session.size, dtype=bool)
         counted[self.rows] = True
         follows = counted[rows] & (reuse.turn[rows] > 0)

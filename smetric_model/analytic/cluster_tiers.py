@@ -376,9 +376,8 @@ class LocalTier:
         stays, whole, part, landed, refused, tied = parts
         homes = np.flatnonzero(self.has_home)
         middle = float(ages[ages.size // 2])
-        held = own_rate * float(np.interp(middle, self.ages, table)) + self._shared_held(
-            own_rate, middle, running_s
-        )
+        held = own_rate * float(np.interp(middle, self.ages, table))
+        held += float(self._shared_held(own_rate, np.array([middle]), running_s)[0])
         return LocalHits(
             stay=stays,
             whole=whole,
@@ -514,11 +513,11 @@ class LocalTier:
             self.reused[:, None] * self.ages[None, :],
         )
 
-    def _shared_held(self, own_rate: float, age: float, running_s: float) -> float:
+    def _shared_held(self, own_rate: float, ages: FloatArray, running_s: float) -> FloatArray:
         """Shared prefixes that an instance holds and that no running request uses [tokens]."""
         rate = own_rate * self.part_ratio
-        idle = np.exp(-rate * running_s) * -np.expm1(-rate * age)
-        return float(self.part_size @ idle)
+        unused = self.part_size * np.exp(-rate * running_s)
+        return np.asarray(-np.expm1(-ages[:, None] * rate) @ unused)
 
     def shared_in_use(self, own_rate: float, running_s: float) -> float:
         """Return the shared prefixes that an instance's running requests use, held once [tokens].
@@ -545,9 +544,7 @@ class LocalTier:
         room = self.demand.pool_tokens - z * pinned
         if room <= 0:
             return 0.0
-        shared = np.array(
-            [self._shared_held(z * own_rate, float(age), running_s) for age in self.ages[::8]]
-        )
+        shared = self._shared_held(z * own_rate, self.ages[::8], running_s)
         held = z * own_rate * table + np.interp(self.ages, self.ages[::8], shared)
         if held[-1] <= room:
             slope = z * own_rate * dead

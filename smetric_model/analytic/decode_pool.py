@@ -21,8 +21,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.queueing import fitting_counts
-from smetric_model.analytic.step_time import StepModel, step_time_s
+from smetric_model.analytic.step_time import StepModel
 from smetric_model.analytic.stickiness import least_loaded_law
 from smetric_model.errors import UnstableError
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -318,6 +318,13 @@ def imbalance_columns(
 
 def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:
     r"""∫_0^T (T - u) exp(A u) du, by eigenvalues."""
+    return _integral_of(matrix.tobytes(), matrix.shape[0], window_s)
+
+
+@lru_cache(maxsize=64)
+def _integral_of(content: bytes, size: int, window_s: float) -> FloatArray:
+    """Work it out once for the quantities that need it."""
+    matrix = np.frombuffer(content).reshape(size, size)
     values, vectors = np.linalg.eig(matrix)
     x = values * window_s
     small = np.abs(x) < 1e-4

@@ -45,11 +45,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic import _stall_kernels as kernels
+from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import BusyPeriods, condensed
 from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.queueing import DiscreteWork
-from smetric_model.analytic.step_time import step_time_s
 
 if TYPE_CHECKING:
     from smetric_model.analytic.batching import ColocatedInstance
@@ -350,11 +351,22 @@ class LoadedInstance:
         top = longest + float(before.max()) + self._ahead.horizon_s + 25 * self.kv_wait_s
         top += self._under_way_s + self._shared_s
 
+        own = np.array([self._own_prefill_s[g.batch][rows] for g in self.groups])
+        given = (
+            own + before[rows],
+            np.array([self._shared_base_s(row) for row in own]),
+            np.array([g.blocked for g in self.groups]),
+            np.array([g.weight for g in self.groups]),
+            self._waiting,
+            self._ahead.step_s,
+            max(self.kv_wait_s, 1e-12),
+            self._under_way_s,
+            self._share_slope,
+            self._shared_s,
+        )
+
         def within(limit_s: float) -> float:
-            limits = np.full(rows.size, limit_s)
-            return sum(
-                g.weight * float(self._ttft_within(g, limits, rows).mean()) for g in self.groups
-            )
+            return float(kernels.mean_ttft_within(limit_s, *given))
 
         return _invert(within, 0.999 * (shortest + float(before.min())), top, shares)
 
@@ -453,15 +465,22 @@ class LoadedInstance:
         # a request of two tokens may wait for several whole prefills between them
         top = 5 * float(self._work_s.max()) + 20 * slowest
 
-        def within(limit_s: float) -> float:
-            total = 0.0
-            for group, parts in self._tpot_within(limit_s, rows):
-                widths = np.diff(_BIN_EDGES) if len(parts) > 1 else np.ones(1)
-                total += group.weight * sum(
-                    float(w) * float(p.mean()) for w, p in zip(widths, parts, strict=True)
-                )
-            return total
-
+        own, intervals, weights = [], [], []
+        for group in self.groups:
+            steps_s = self._steps[rows] * self._own_step_s[group.batch][rows]
+            waits = [0.0] if group.blocked else self._bin_wait_s
+            widths = [1.0] if group.blocked else np.diff(_BIN_EDGES)
+            for width, wait in zip(widths, waits, strict=True):
+                own.append(steps_s)
+                intervals.append(steps_s + self._behind_s(group, wait, rows))
+                weights.append(group.weight * float(width))
+        within = self._stalls.mean_within(
+            self._steps[rows],
+            np.array(own),
+            np.array(intervals),
+            np.array(weights),
+            self._most_prefills[rows],
+        )
         return _invert(within, 0.999 * fastest, top / max(1.0 - self.prefill_load, 0.05), shares)
 
 
@@ -515,24 +534,16 @@ class _Table:
         self.cdf = np.stack([law for law, _ in laws])
         self.steps = np.array([step for _, step in laws])
 
-    def at(self, parameter: _Array, x_s: _Array) -> _Array:
+    def place(self, parameter: _Array) -> tuple[NDArray[np.int64], _Array]:
+        """Level below each parameter, and how far it is towards the next."""
         position = np.clip(
             (np.log(parameter) - self.log_first) * self.per_level, 0.0, float(self.last)
         )
-        low = np.minimum(position.astype(int), max(self.last - 1, 0))
-        share = position - low
-        below = self._law(low, x_s)
-        above = self._law(np.minimum(low + 1, self.last), x_s)
-        return np.where(x_s < 0, 0.0, (1 - share) * below + share * above)
+        low = np.minimum(position.astype(np.int64), max(self.last - 1, 0))
+        return low, position - low
 
-    def _law(self, level: NDArray[np.intp], x_s: _Array) -> _Array:
-        size = self.cdf.shape[1]
-        place = np.clip(x_s / self.steps[level], 0.0, float(size))
-        index = np.minimum(place.astype(int), size - 1)
-        upper = np.minimum(index + 1, size - 1)
-        share = np.minimum(place - index, 1.0)
-        cdf = (1 - share) * self.cdf[level, index] + share * self.cdf[level, upper]
-        return np.asarray(np.where(place >= size - 1, 1.0, cdf))
+    def at(self, parameter: _Array, x_s: _Array) -> _Array:
+        return kernels.law_at(self.cdf, self.steps, *self.place(parameter), x_s)
 
 
 class _StallLaw:
@@ -581,4 +592,31 @@ class _StallLaw:
         if self.places is not None:
             most = np.maximum(most_prefills, _FEWEST)
             within = np.maximum(within, self.places.at(most, spare_s))
+        return within
+
+    def mean_within(
+        self,
+        steps: _Array,
+        own_s: _Array,
+        interval_s: _Array,
+        weights: _Array,
+        most_prefills: _Array,
+    ) -> Callable[[float], float]:
+        """Weighted mean of P(TPOT <= limit) as a function of the limit.
+
+        ``own_s`` and ``interval_s`` have a row for each of ``weights``.
+        """
+        low, share = self.arrivals.place(interval_s)
+        most: tuple[_Array, _Array, NDArray[np.int64], _Array]
+        if self.places is None:
+            none = np.zeros(0)
+            most = (np.zeros((0, 0)), none, np.zeros(0, np.int64), none)
+        else:
+            place = self.places.place(np.maximum(most_prefills, _FEWEST))
+            most = (self.places.cdf, self.places.steps, *place)
+        laws = (self.arrivals.cdf, self.arrivals.steps, low, share)
+
+        def within(limit_s: float) -> float:
+            return float(kernels.mean_within(limit_s, steps, own_s, weights, *laws, *most))
+
         return within

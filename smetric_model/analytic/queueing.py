@@ -5,6 +5,7 @@ Everything here is about one server and knows nothing of LLMs.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "DiscreteWork",
+    "damping",
     "erlang_c",
     "fitting_counts",
     "number_in_system",
@@ -160,6 +162,20 @@ def fitting_counts(
     return fits
 
 
+@lru_cache(maxsize=16)
+def damping(points: int) -> NDArray[np.float64]:
+    """Return the powers of the radius on which a generating function is sampled.
+
+    Parameters
+    ----------
+    points : int
+        Size of the transform: what it wraps around is damped to 1e-8 (Abate and Whitt, 1992).
+    """
+    powers = np.asarray((10.0 ** (-8.0 / points)) ** np.arange(points))
+    powers.flags.writeable = False
+    return powers
+
+
 class DiscreteWork:
     r"""A positive random amount of work on a grid, with what queueing needs of it.
 
@@ -200,8 +216,7 @@ class DiscreteWork:
         self.horizon_s = (half - 1) * self.step_s
         # Generating functions are sampled on a circle of radius below 1, so that what a circular
         # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
-        self._radius = 10.0 ** (-8.0 / points)
-        self._damping = self._radius ** np.arange(points)
+        self._damping = damping(points)
         # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
         position = np.minimum(work / self.step_s, half - 1)
         low = position.astype(int)

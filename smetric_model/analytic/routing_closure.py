@@ -329,14 +329,13 @@ class Closure:
         noise[:size, :size] = np.diag(2 * follow * alpha)
         noise[:size, size] = noise[size, :size] = -follow * alpha * (1 + kept)
         noise[size, size] = 2 * rate
-        eye = np.eye(size + 1)
-        system = np.kron(drift, eye) + np.kron(eye, drift)
         try:
-            covariance = np.linalg.solve(system, -noise.ravel())
+            covariance: FloatArray = kernels.stationary_covariance(drift, noise)
         except np.linalg.LinAlgError:  # on the way to the fixed point: any answer will do
-            covariance = np.linalg.lstsq(system, -noise.ravel())[0]
-        covariance = covariance.reshape(size + 1, size + 1)
-        covariance = 0.5 * (covariance + covariance.T)
+            eye = np.eye(size + 1)
+            system = np.kron(drift, eye) + np.kron(eye, drift)
+            found = np.linalg.lstsq(system, -noise.ravel())[0].reshape(drift.shape)
+            covariance = np.asarray(0.5 * (found + found.T), dtype=np.float64)
         spread = covariance[size, size]
         slope = float(gamma @ covariance[:size, size]) / spread if spread > 0 else 0.0
         if self.rule.kind in ("never", "blind") or self.rule.first_turn == "hash":

@@ -1,0 +1,134 @@
+"""Compiled step and prefill times, from the formulas of :mod:`smetric_model.analytic.step_time`.
+
+The formulas are compiled as they stand there, so that they have one home; results differ from the
+vectorised ones by rounding alone.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from smetric_model.analytic import step_time
+
+__all__ = ["prefill_time_s", "step_time_s"]
+
+FloatArray = NDArray[np.float64]
+
+
+def _compiled(function: Any, **using: Any) -> Any:
+    """Compile a formula, with compiled ones in place of those that it calls."""
+    names = {**function.__globals__, **using}
+    copy = FunctionType(function.__code__, names, function.__name__)
+    return njit(copy)
+
+
+_FORMULAS = (step_time.step_groups, step_time.experts_touched, step_time.padded_rows)
+_VERSION = crc32(
+    repr(
+        [(f.__code__.co_code, f.__code__.co_consts, f.__code__.co_names) for f in _FORMULAS]
+    ).encode()
+)
+
+_groups = _compiled(
+    step_time.step_groups,
+    experts_touched=_compiled(step_time.experts_touched),
+    padded_rows=_compiled(step_time.padded_rows),
+)
+
+
+@njit
+def _one_step(model: Any, p: float, c: float, d: float, context: float) -> Any:
+    if not (p >= 0.0 and c >= 0.0 and d >= 0.0 and context >= 0.0):
+        return np.nan
+    chunk = min(p, 1.0)
+    total = 0.0
+    for seconds in _groups(model, p, p * (c + 0.5 * p), (c + p) * chunk, d, d * context, d + chunk):
+        total += seconds
+    return total
+
+
+def _kernels(version: int) -> tuple[Any, Any, Any]:
+    """Return the kernels kept on disk under a version of the formulas.
+
+    A change of a formula is none of this file, by which compiled code is otherwise kept.
+    """
+
+    @njit(cache=True)
+    def single(model, p, c, d, context):  # type: ignore[no-untyped-def]
+        return _one_step(model, p, c, d, context) if version >= 0 else np.nan
+
+    @njit(cache=True)
+    def steps(model, p, c, d, context):  # type: ignore[no-untyped-def]
+        result = np.empty(p.size if version >= 0 else 0)
+        for i in range(p.size):
+            result[i] = _one_step(model, p[i], c[i], d[i], context[i])
+        return result
+
+    @njit(cache=True)
+    def prefills(model, new, c, budget, d, context):  # type: ignore[no-untyped-def]
+        result = np.zeros(new.size if version >= 0 else 0)
+        for i in range(new.size):
+            chunk = max(budget - d[i], 1.0)
+            done = 0.0
+            index = 0
+            while new[i] > done:
+                now = min(chunk, new[i] - done)
+                result[i] += _one_step(model, now, c[i] + done, d[i], context[i])
+                index += 1
+                done = index * chunk
+        return result
+
+    return single, steps, prefills
+
+
+_single, _steps, _prefills = _kernels(_VERSION)
+
+
+def step_time_s(
+    model: step_time.StepModel,
+    prefill_tokens: ArrayLike = 0,
+    prefill_context_tokens: ArrayLike = 0,
+    decode_batch: ArrayLike = 0,
+    decode_context_tokens: ArrayLike = 0,
+) -> Any:
+    """As :func:`smetric_model.analytic.step_time.step_time_s`, compiled."""
+    given = (prefill_tokens, prefill_context_tokens, decode_batch, decode_context_tokens)
+    if not any(isinstance(value, np.ndarray) and value.ndim for value in given):
+        return float(_single(model, *(float(value) for value in given)))  # type: ignore[arg-type]
+    return _flat(_steps, model, *given)
+
+
+def prefill_time_s(
+    model: step_time.StepModel,
+    new_tokens: ArrayLike,
+    context_tokens: ArrayLike,
+    token_budget: int,
+    decode_batch: ArrayLike = 0,
+    decode_context_tokens: ArrayLike = 0,
+) -> Any:
+    """As :func:`smetric_model.analytic.latency.prefill_time_s`, compiled."""
+    given = (new_tokens, context_tokens, decode_batch, decode_context_tokens)
+    new, context, batch, decode_context = np.broadcast_arrays(
+        *(np.asarray(value, dtype=float) for value in given)
+    )
+    found = _prefills(
+        model,
+        new.ravel(),
+        context.ravel(),
+        float(token_budget),
+        batch.ravel(),
+        decode_context.ravel(),
+    )
+    return found.reshape(new.shape)
+
+
+def _flat(kernel: Any, model: step_time.StepModel, *given: ArrayLike) -> FloatArray:
+    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in given))
+    found = kernel(model, *(array.ravel() for array in arrays))
+    return np.asarray(found.reshape(arrays[0].shape))
