@@ -437,7 +437,8 @@ class TestOperators:
                 for wrong in ("", "Bearer", f"bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \u00fc"):
                     got = await raw(
                         r,
-                        b"GET /router/status HTTP/1.1\r\nHost: h\r\nConnection: close\r\nAuthorization: %s\r\n\r\n"
+                        b"GET /router/status HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+                        b"Authorization: %s\r\n\r\n"
                         % wrong.encode(),
                     )
                     assert got.startswith(b"HTTP/1.1 401"), wrong
