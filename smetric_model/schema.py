@@ -268,14 +268,19 @@ def _load() -> Mapping[str, Mapping[str, Column]]:
 
 def _expand(entry: Mapping[str, Any]) -> Iterator[Column]:
     """Columns that an entry of the file stands for."""
-    rest = {k: v for k, v in entry.items() if k not in ("table", "name", "description", "axes")}
-    rest["verbs"] = tuple(rest.get("verbs", ()))
+    apart = ("table", "name", "description", "axes", "verbs", "missing")
+    rest = {k: v for k, v in entry.items() if k not in apart}
+    missing: dict[str, list[str]] = entry.get("missing", {})
+    left = {name for names in missing.values() for name in names}
     axes: dict[str, dict[str, str]] = entry.get("axes", {})
     for combination in itertools.product(*(axis.items() for axis in axes.values())):
         chosen = list(zip(axes, combination, strict=True))
+        name = entry["name"].format(**{axis: value for axis, (value, _) in chosen})
+        left.discard(name)
         column = Column(
-            name=entry["name"].format(**{axis: value for axis, (value, _) in chosen}),
+            name=name,
             description=entry["description"].format(**{axis: text for axis, (_, text) in chosen}),
+            verbs=tuple(v for v in entry.get("verbs", ()) if name not in missing.get(v, ())),
             **rest,
         )
         if column.kind not in _KINDS or not set(column.verbs) <= set(VERBS):
@@ -284,6 +289,11 @@ def _expand(entry: Mapping[str, Any]) -> Iterator[Column]:
                 f" {', '.join(_KINDS)}, verbs {column.verbs} of {', '.join(VERBS)}"
             )
         yield column
+    if left:
+        raise SpecError(
+            f"data/schema.toml: {entry['name']!r}: missing names {', '.join(sorted(left))},"
+            " which are not in the family"
+        )
 
 
 @cache

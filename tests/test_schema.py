@@ -151,7 +151,7 @@ def test_unknown_quantity_and_statistic_are_refused() -> None:
 def test_the_file_uses_known_keys_only() -> None:
     known = {"table", "name", "kind", "unit", "minimum", "maximum", "group", "verbs"}
     for entry in load_toml("schema.toml")["column"]:
-        assert set(entry) <= {*known, "description", "axes"}
+        assert set(entry) <= {*known, "description", "axes", "missing"}
 
 
 def test_the_committed_page_is_up_to_date() -> None:

@@ -555,9 +555,12 @@ class ColocatedCluster:
     def _raise_unstable(self, rate_rps: float, instance: ColocatedInstance) -> NoReturn:
         most = instance.stability_rps * self.instances
         resource = engine_resource(instance)
+        more = ""
+        if resource == "kv" and self.scenario.engine.kv_admission == "preempt":
+            more = " (engine.kv_admission = 'preempt' is not in these figures: more may fit)"
         raise UnstableError(
             f"{rate_rps:.4g} requests/s over {self.instances} instances: with the hits left"
-            f" there they complete {most:.4g}; {resource} saturates",
+            f" there they complete {most:.4g}; {resource} saturates{more}",
             resource,
         )
 

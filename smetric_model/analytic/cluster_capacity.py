@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ import numpy as np
 
 from smetric_model.analytic.demand import Demand, demand_of, trace_of
 from smetric_model.analytic.predict import predict
-from smetric_model.errors import SpecError, UnstableError
+from smetric_model.errors import SolveError, SpecError, UnstableError
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -80,8 +81,9 @@ def predict_at_rates(
     Returns
     -------
     list of Outcome
-        One a rate.  Where nothing is stable ``valid`` is False, ``binding_resource`` names what
-        saturates, ``note`` says why, and the figures are missing.
+        One a rate.  Where there is no steady state ``valid`` is False, ``binding_resource`` names
+        what saturates (none where the equations were not solved), ``note`` says why, and the
+        figures are missing.
     """
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
@@ -93,7 +95,7 @@ def _row(scenario: Scenario, demand: Demand) -> Outcome:
 
     try:
         return predict(scenario, demand=demand)
-    except UnstableError as error:
+    except (UnstableError, SolveError) as error:
         work = scenario.workload
         assert work.rate_rps != "trace"
         return Outcome(
@@ -107,11 +109,16 @@ def _row(scenario: Scenario, demand: Demand) -> Outcome:
                 "window_s": work.window_s,
                 "requests": work.rate_rps * work.window_s,
                 "unservable_ratio": demand.unservable_ratio,
-                "binding_resource": error.resource,
+                "binding_resource": getattr(error, "resource", ""),
                 "valid": False,
                 "note": str(error),
             }
         )
+
+
+def _steady(row: Outcome) -> bool:
+    """Whether a row has figures; they may be invalid for what the scenario has beside them."""
+    return not math.isnan(row.number("total_tps"))
 
 
 def predicted_capacity(
@@ -156,7 +163,7 @@ def predicted_capacity(
     saturation, resource = _saturation(at)
     for load in _LOADS:
         at(float(load * saturation))
-    stable = sorted(rate for rate, row in seen.items() if row["valid"])
+    stable = sorted(rate for rate, row in seen.items() if _steady(row))
     if criterion == "peak_goodput":
         best = max(stable, key=lambda rate: at(rate).number("total_within_slo_tps"))
         for _ in range(2):  # halve the distance to both neighbours
@@ -164,7 +171,7 @@ def predicted_capacity(
             around = stable[max(place - 1, 0)], stable[min(place + 1, len(stable) - 1)]
             for other in around:
                 at(0.5 * (best + other))
-            stable = sorted(rate for rate, row in seen.items() if row["valid"])
+            stable = sorted(rate for rate, row in seen.items() if _steady(row))
             best = max(stable, key=lambda rate: at(rate).number("total_within_slo_tps"))
         return _answer(criterion, best, at(best), saturation, resource)
     wanted = scenario.slo.attainment
@@ -178,7 +185,7 @@ def predicted_capacity(
     while high - low > _NARROW * low and above:
         middle = 0.5 * (low + high)
         row = at(middle)
-        enough = row["valid"] is True and row.number("within_slo_ratio") >= wanted
+        enough = _steady(row) and row.number("within_slo_ratio") >= wanted
         low, high = (middle, high) if enough else (low, middle)
     return _answer(criterion, low, at(low), saturation, resource)
 
@@ -188,7 +195,7 @@ def _saturation(at: object) -> tuple[float, str]:
     assert callable(at)
     low, high = 0.0, 1.0
     for _ in range(_DOUBLINGS):
-        if not at(high)["valid"]:
+        if not _steady(at(high)):
             break
         low, high = high, 2 * high
     else:
@@ -196,14 +203,14 @@ def _saturation(at: object) -> tuple[float, str]:
     if low == 0.0:
         for _ in range(_DOUBLINGS):
             low = 0.5 * (low or high)
-            if at(low)["valid"]:
+            if _steady(at(low)):
                 break
             high = low
         else:
             raise UnstableError(str(at(low)["note"]), str(at(low)["binding_resource"]))
     while high - low > 2 * _NARROW * high:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if at(middle)["valid"] else (low, middle)
+        low, high = (middle, high) if _steady(at(middle)) else (low, middle)
     return low, str(at(high)["binding_resource"])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
+from smetric_model.analytic.coverage import notes_left_out, too_far
 from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 
@@ -51,6 +51,8 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
     scenario, demand = cluster.scenario, cluster.demand
     unservable = demand.unservable_ratio
     window = scenario.workload
+    latencies = _latencies(cluster, state)
+    invalid = too_far(cluster, state, latencies)
     values = {
         "scenario_id": scenario.scenario_id,
         "verb": "predict",
@@ -64,13 +66,13 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         "within_slo_ratio": both,
         "timed_out_ratio": 0.0,
         **_tokens(cluster, state, probability.both),
-        **_latencies(cluster, state),
+        **latencies,
         **_hits(cluster, state),
         **_stickiness(cluster, state),
         **_imbalance(cluster, state),
         **_limits(cluster, state),
-        "valid": math.isinf(scenario.client.timeout_s),
-        "note": "; ".join(_notes(cluster, state)),
+        "valid": not invalid,
+        "note": "; ".join((*_notes(cluster, state), *invalid)),
     }
     values["inflight_requests_mean"] = rate * float(values["e2e_mean_s"])
     if (
@@ -285,24 +287,6 @@ def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, floa
     return result
 
 
-def _left_out(cluster: ColocatedCluster) -> list[str]:
-    """List what the scenario asks for and the closed form leaves out."""
-    scenario = cluster.scenario
-    router, tier = scenario.router, scenario.global_tier
-    ignored = (
-        ("client.timeout_s", math.isinf(scenario.client.timeout_s)),
-        ("router.hit_index", router.hit_index == "exact"),
-        ("router.load_age_s", router.load_age_s == 0),
-        ("router.load_source", router.load_source == "own"),
-        ("router.replicas", router.replicas == 1),
-        ("router.tie_break", router.tie_break == "least-loaded"),
-        ("global_tier.fetch", tier.fetch == "async"),
-        ("global_tier.peer_fetch", not tier.peer_fetch),
-    )
-    names = [name for name, modelled in ignored if not modelled]
-    return [f"not in these figures: {', '.join(names)}"] if names else []
-
-
 def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
     notes = list(state.notes)
     if cluster.fitted.carried_over:
@@ -310,6 +294,12 @@ def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
             f"efficiencies of {cluster.fitted.fitted_for} carried over to"
             f" {cluster.demand.instance.gpu.name}"
         )
-    notes += _left_out(cluster)
+    notes += notes_left_out(cluster.scenario)
+    crowding = cluster.scenario.router.policy in ("bailian", "lmetric")
+    if crowding and cluster.instances > 1 and float(cluster.work.local.shared.mean()) > 0:
+        notes.append(
+            "first turns that crowd where a shared prefix is held are not in the load: imbalance"
+            " may come out low"
+        )
     notes += [f"{count} requests {reason}" for reason, count in cluster.demand.unservable.items()]
     return notes

@@ -155,11 +155,14 @@ class Imbalance:
             return 1.0
         shape = 1 / spread
         marks = np.array([level, 0.159, 0.841])
-        log = np.log(special.gammaincinv(shape, marks ** (1 / n)) / shape)
-        variance = (0.5 * (log[2] - log[1])) ** 2
+        # hardly any requests: quantiles below the smallest number
+        at = np.maximum(special.gammaincinv(shape, np.append(marks, 0.55) ** (1 / n)), 1e-300)
+        log = np.log(at / shape)
+        variance = max((0.5 * (log[2] - log[1])) ** 2, 1e-12)
         narrow = np.sqrt(max(1 - special.polygamma(1, n * shape) / variance, 0.05))
-        centre = float(np.log(special.gammaincinv(shape, 0.55 ** (1 / n)) / shape))
-        ratio = self.mean * np.exp(narrow * (log[0] - centre))
+        centre = float(log[3])
+        # one instance may have it all, not more
+        ratio = self.mean * np.exp(min(narrow * (log[0] - centre), np.log(n)))
         return float(np.clip(ratio, 1.0, n))
 
     def statistic(self, name: str, windows: int = 30) -> float:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
+from smetric_model.analytic.coverage import left_out, notes_left_out
 from smetric_model.analytic.demand import Demand, cluster_of, thinned
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
@@ -429,6 +430,7 @@ class Prediction:
                 f"efficiencies of {self.fitted.fitted_for} carried over to"
                 f" {self.demand.instance.gpu.name}"
             )
+        notes += notes_left_out(self.scenario, policy="")
         window = self.scenario.workload
         unservable = self.demand.unservable_ratio
         return Outcome(
@@ -455,7 +457,7 @@ class Prediction:
                 "nic_in_utilisation_ratio": nic,
                 "nic_out_utilisation_ratio": nic,
                 "binding_resource": resource,
-                "valid": True,
+                "valid": "failures" not in left_out(self.scenario, policy=""),
                 "note": "; ".join(notes),
             }
         )

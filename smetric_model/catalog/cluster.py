@@ -38,7 +38,7 @@ class Cluster:
         Share of the line rate that KV transfers reach, in (0, 1], or ``measured``: the size- and
         load-dependent curve of the fabric model.
     dram_bytes_per_node : float
-        Host memory of a node [bytes].
+        Host memory of a node that may hold KV; 0: none [bytes].
     serving : str
         ``colocated`` (each instance prefills and decodes) or ``disaggregated``.
     prefill_instances, decode_instances : int
@@ -67,12 +67,15 @@ class Cluster:
             _check_count(name, getattr(self, name), 1)
         for name in ("prefill_instances", "decode_instances"):
             _check_count(name, getattr(self, name), 0)
-        for name, value in (
-            ("nic_bytes_per_s", self.nic_bytes_per_s),
-            ("dram_bytes_per_node", self.dram_bytes_per_node),
-        ):
-            if not 0 < value < float("inf"):
-                raise SpecError(f"cluster: {name} = {value!r}, must be a finite number > 0")
+        if not 0 < self.nic_bytes_per_s < float("inf"):
+            raise SpecError(
+                f"cluster: nic_bytes_per_s = {self.nic_bytes_per_s!r}, must be a finite number > 0"
+            )
+        if not 0 <= self.dram_bytes_per_node < float("inf"):
+            raise SpecError(
+                f"cluster: dram_bytes_per_node = {self.dram_bytes_per_node!r}, must be a finite"
+                " number >= 0"
+            )
         self._check_efficiency()
         if self.gpus_per_instance > self.gpus_per_node:
             raise SpecError(

@@ -335,7 +335,8 @@ def print_outcome(outcome: Outcome) -> None:
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
     echo_wrapped(f"limited by: {outcome['binding_resource']}")
     if outcome["valid"] is not True:
-        echo_wrapped("not valid: requests were still running at the drain limit")
+        why = "requests were still running at the drain limit"
+        echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")
     for note in str(outcome["note"]).split("; "):
         if note:
             echo_wrapped(f"note: {note}")

@@ -128,3 +128,5 @@ def _print(result: Tuning) -> None:
     if result.needs is not None:
         for line in needs_words(result.needs, result.rate_rps):
             echo_wrapped(line)
+    for note in result.notes:
+        echo_wrapped(f"note: {note}")

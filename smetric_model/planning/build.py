@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smetric_model.analytic.coverage import notes_left_out
 from smetric_model.analytic.demand import Demand, demand_of, instance_of, trace_of
 from smetric_model.analytic.predict import Prediction
 from smetric_model.analytic.step_time import step_breakdown
@@ -150,6 +151,7 @@ def _notes(
         "first form: load spread evenly, sessions where their KV is, Poisson arrivals at each"
         " instance; what a router loses is not in these numbers yet"
     ]
+    notes += notes_left_out(prediction.scenario, policy="")
     if rate is None:
         why = (
             "its requests all arrive at once"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
+from smetric_model.analytic.coverage import notes_left_out
 from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_of
 from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
@@ -191,6 +192,7 @@ def tune(
         situation=situation,
         grid=grid,
         plateau=plateau(grid),
+        notes=notes_left_out(scenario, policy="smetric"),
     )
     chosen = _choice(result)
     weight = matching_hit_weight(
@@ -261,7 +263,7 @@ def needs_of(
     )
     progress("fewest instances")
     instances = fewest(
-        lambda n: loss_outside_slo(fixed.replace(**{"cluster.instances": n}), demand) <= loss,
+        lambda n: _enough(fixed, n, demand, loss),
         scenario.cluster.instances,
         most=1024 * scenario.cluster.instances,
     )
@@ -270,6 +272,22 @@ def needs_of(
     progress("least link")
     link = _least_link(fixed, demand, loss)
     return Needs(loss, most, instances, tier, link)
+
+
+def _enough(scenario: Scenario, instances: int, demand: Demand, loss: float) -> bool:
+    """Whether so many instances lose no more; two pools share them as the scenario's do."""
+    changes: dict[str, int] = {"cluster.instances": instances}
+    section = scenario.cluster
+    if section.serving == "disaggregated":
+        if instances < 2:
+            return False
+        prefill = round(instances * (section.prefill_instances or 1) / section.instances)
+        prefill = min(max(prefill, 1), instances - 1)
+        changes |= {
+            "cluster.prefill_instances": prefill,
+            "cluster.decode_instances": instances - prefill,
+        }
+    return loss_outside_slo(scenario.replace(**changes), demand) <= loss
 
 
 def _least_tier(scenario: Scenario, demand: Demand, loss: float) -> float | None:

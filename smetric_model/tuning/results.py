@@ -24,7 +24,8 @@ class Needs:
         Largest rate at which no more than this share of the tokens misses the SLO [requests/s];
         None: no rate; ``inf``: none was found that does.
     fewest_instances : int or None
-        Fewest instances, likewise at the scenario's rate; None: no number.
+        Fewest instances, likewise at the scenario's rate, two pools in the scenario's proportion;
+        None: no number.
     least_global_bytes_per_node : float or None
         Smallest global tier that loses no more than this share of the tokens within SLO of one
         without limit [bytes per node]; None where no tier of a usable size is enough.
@@ -74,6 +75,8 @@ class Tuning:
         Answers to the inverse questions, if asked.
     advice : tuple of str
         In words.
+    notes : tuple of str
+        What the scenario asks for and the figures leave out.
     """
 
     scenario_id: str
@@ -94,6 +97,7 @@ class Tuning:
     choice_ratio: float = 0.005
     needs: Needs | None = None
     advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> GridPoint:

@@ -295,7 +295,7 @@ def _lost_hits(cluster: ColocatedCluster, state: ClusterState, copy_tokens: floa
     if not np.isfinite(retention) or retention <= 0:
         return 0.0
     retention = min(retention, window[1])
-    local, n = cluster.work.local, cluster.cluster.instances
+    local, n = cluster.work.local, cluster.instances
     step = _PROBE * cluster.demand.pool_tokens
     rule, pace = state.stay_rule, state.pace
     now, less = (

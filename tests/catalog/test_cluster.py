@@ -48,7 +48,7 @@ def test_instances_fill_nodes(instances: int, gpus_per_instance: int, gpus_per_n
         ({"nic_efficiency": 1.5}, "nic_efficiency = 1.5"),
         ({"nic_efficiency": "fitted"}, "or 'measured'"),
         ({"nic_bytes_per_s": float("inf")}, "nic_bytes_per_s = inf"),
-        ({"dram_bytes_per_node": 0}, "dram_bytes_per_node = 0"),
+        ({"dram_bytes_per_node": -1}, "dram_bytes_per_node = -1"),
         ({"serving": "split"}, "colocated, disaggregated"),
         ({"prefill_instances": 8}, "only for serving = 'disaggregated'"),
         ({"serving": "disaggregated"}, "both be >= 1"),

@@ -5,6 +5,7 @@ import json
 from click.testing import CliRunner
 
 from smetric_model.cli.predict import command
+from smetric_model.errors import UnstableError
 
 
 def test_json_is_a_row_of_the_schema():
@@ -33,3 +34,17 @@ def test_perfect_placement_on_demand():
 def test_what_only_a_simulation_understands_is_refused():
     result = CliRunner().invoke(command, ["--check"])
     assert result.exit_code == 2
+
+
+def test_too_much_is_one_line():
+    result = CliRunner().invoke(command, ["--rate", "1000"])
+    assert isinstance(result.exception, UnstableError)  # the group prints it
+    assert str(result.exception).count("\n") == 0
+    assert "saturates" in str(result.exception)
+
+
+def test_an_answer_that_leaves_too_much_out_says_so():
+    result = CliRunner().invoke(command, ["--rate", "2", "--timeout", "3"])
+    assert result.exit_code == 0, result.output
+    assert "not valid: see the notes" in result.stdout
+    assert "client.timeout_s" in result.stdout

@@ -200,3 +200,27 @@ def test_command(tmp_path: Any) -> None:
     wrong = CliRunner().invoke(command, [str(file), "--loss", "0"])
     assert wrong.exit_code == 2
     assert "--loss" in wrong.stderr
+
+
+def test_two_pools_are_tuned_and_sized_together() -> None:
+    pools = scenario(
+        **{
+            "cluster.serving": "disaggregated",
+            "cluster.instances": None,
+            "cluster.prefill_instances": 6,
+            "cluster.decode_instances": 6,
+            "slo.tpot_s": 1.0,
+        }
+    )
+    needs = needs_of(pools, demand(), 0.2)
+    assert needs.fewest_instances is not None
+    assert needs.fewest_instances >= 2
+
+
+def test_what_is_left_out_is_said() -> None:
+    asked = scenario(**{"router.replicas": 4, "client.timeout_s": 30.0})
+    result = tune(asked, demand=demand(), loss=None, overloads=[2.0], hit_ratios=[0.5])
+    (note,) = result.notes
+    assert "router.replicas" in note
+    assert "client.timeout_s" in note
+    assert result.to_dict()["notes"] == [note]
