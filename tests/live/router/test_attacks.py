@@ -438,8 +438,7 @@ class TestOperators:
                     got = await raw(
                         r,
                         b"GET /router/status HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
-                        b"Authorization: %s\r\n\r\n"
-                        % wrong.encode(),
+                        b"Authorization: %s\r\n\r\n" % wrong.encode(),
                     )
                     assert got.startswith(b"HTTP/1.1 401"), wrong
 
