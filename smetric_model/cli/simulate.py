@@ -174,6 +174,11 @@ def command(
             )
         if given["trace"] is not None or given["preset"] is not None:
             raise click.UsageError("a fixed load excludes --trace and --preset")
+        for name in ("warmup", "window", "start", "loop"):
+            if given[name] is not None:
+                raise click.UsageError(
+                    f"a fixed load excludes --{name}: open loop, cold, its own window"
+                )
         from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
 
         prompt, output, count = fixed
@@ -334,7 +339,7 @@ def print_outcome(outcome: Outcome) -> None:
     imbalance = number("imbalance_processed_tokens_60s_mean")
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
     echo_wrapped(f"limited by: {outcome['binding_resource']}")
-    if outcome["valid"] is not True:
+    if outcome["valid"] is not True and number("requests") != 0:  # of none there is a note
         why = "requests were still running at the drain limit"
         echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")
     for note in str(outcome["note"]).split("; "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import numpy as np
 
 from smetric_model.identities import Violation, check_identities
 from smetric_model.simulate.inputs import HANDOVER, Inputs, Replay
+from smetric_model.simulate.steps import TICKS_PER_S
 from smetric_model.simulate.try_laws import fault_laws, load_laws, preemption_laws, try_laws
 
 if TYPE_CHECKING:
@@ -54,7 +56,11 @@ def broken_laws(inputs: Inputs, replay: Replay, outcome: Outcome) -> list[Violat
     """
     from smetric_model.simulate import engine
 
-    found = [*replay_violations(inputs, replay), *check_identities(outcome)]
+    found = [
+        *replay_violations(inputs, replay),
+        *_in_flight(inputs, replay, outcome),
+        *check_identities(outcome, carried_in_s=_in_window_s(inputs, replay, before=True)),
+    ]
     again = engine.run(inputs, skip=False, caches=True)
     found += _kv(inputs, again)  # the same run, with what its caches hold at the end
     found += [
@@ -91,6 +97,32 @@ def replay_violations(inputs: Inputs, replay: Replay) -> list[Violation]:
         *fault_laws(inputs, replay),
         *([] if inputs.signals.scraped else load_laws(replay)),
     ]
+
+
+def _in_window_s(inputs: Inputs, replay: Replay, before: bool = False) -> float:
+    """Return the request-seconds in the window: of all tries, or of what arrived before it."""
+    window, failed = inputs.window, replay.failed
+    rows = np.flatnonzero((replay.placed >= 0) & (replay.instance >= 0) & (replay.gave_up < 0))
+    tried = np.flatnonzero(failed.instance >= 0)
+    request = np.append(rows, failed.request[tried])
+    start = np.append(replay.placed[rows], failed.placed[tried])
+    end = np.where(replay.done[rows] >= 0, replay.done[rows], replay.end_tick)
+    end = np.append(end, failed.end[tried])
+    inside = np.minimum(end, window.end) - np.maximum(start, window.start)
+    inside = np.maximum(inside, 0).astype(np.float64)
+    if before:
+        inside = inside[replay.arrival[request] < window.start]
+    return float(inside.sum()) / TICKS_PER_S
+
+
+def _in_flight(inputs: Inputs, replay: Replay, outcome: Outcome) -> Iterator[Violation]:
+    """Check that requests in flight, averaged, are the time of all tries over the window."""
+    window_s = (inputs.window.end - inputs.window.start) / TICKS_PER_S
+    counted = outcome.number("inflight_requests_mean")
+    expected = _in_window_s(inputs, replay) / window_s
+    if not math.isclose(counted, expected, rel_tol=1e-6, abs_tol=1e-9):
+        detail = f"{counted:g}, not {expected:g}"
+        yield Violation("inflight_requests_mean * window_s = time of all tries in it", detail)
 
 
 def _requests(inputs: Inputs, replay: Replay) -> Iterator[Violation]:

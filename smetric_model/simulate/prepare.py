@@ -38,7 +38,7 @@ from smetric_model.simulate.inputs import (
     Window,
 )
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
-from smetric_model.simulate.steps import decode_tables, to_ticks
+from smetric_model.simulate.steps import LONGEST_S, decode_tables, to_ticks
 
 if TYPE_CHECKING:
     from smetric_model.catalog.instance import InstanceSpec
@@ -51,6 +51,8 @@ __all__ = ["BIN_S", "Prepared", "check_simulated", "prepare"]
 BIN_S = 30.0
 #: The run goes on after the window for as long again, and at least this long [s].
 LEAST_DRAIN_S = 600.0
+#: Tries of a client that fail at once, one after the other, take memory and no time.
+MOST_RETRIES = 1000
 
 IntArray = NDArray[np.int64]
 
@@ -78,7 +80,7 @@ class Prepared:
 
 
 def check_simulated(scenario: Scenario) -> None:
-    """Refuse what is not simulated yet.
+    """Refuse what is not simulated yet, or does not fit on the simulator's clock.
 
     Raises
     ------
@@ -118,6 +120,15 @@ def check_simulated(scenario: Scenario) -> None:
         for key, value, simulated, allowed in refused
         if not simulated
     ]
+    work, client = scenario.workload, scenario.client
+    drain_s = max(work.window_s, LEAST_DRAIN_S)
+    if work.warmup_s + work.window_s + drain_s > LONGEST_S:
+        problems.append(
+            f"workload.warmup_s = {work.warmup_s:g}, workload.window_s = {work.window_s:g}: with as"
+            f" long again for what is under way at its end, at most {LONGEST_S:g} s are simulated"
+        )
+    if client.retries > MOST_RETRIES:
+        problems.append(f"client.retries = {client.retries}: at most {MOST_RETRIES} are simulated")
     if problems:
         raise SpecError("\n".join(problems))
 

@@ -26,10 +26,22 @@ from smetric_model.analytic import step_time
 from smetric_model.analytic.step_time import StepModel, step_groups
 from smetric_model.simulate._jit import jit
 
-__all__ = ["TICKS_PER_S", "DecodeTables", "decode_tables", "run_ticks", "step_ticks", "to_ticks"]
+__all__ = [
+    "LONGEST_S",
+    "TICKS_PER_S",
+    "DecodeTables",
+    "decode_tables",
+    "run_ticks",
+    "step_ticks",
+    "to_ticks",
+]
 
 #: Ticks of the simulator's clock in a second; int64 then reaches 106 days.
 TICKS_PER_S = 1_000_000_000_000
+
+#: Longest time from the start of the warm-up to the drain limit [s]: three such, the moment of a
+#: failure, how long it lasts and how long it goes unnoticed, still fit on the clock.
+LONGEST_S = 3e6
 
 IntArray = NDArray[np.int64]
 
@@ -40,9 +52,11 @@ def to_ticks(seconds: Any) -> Any:
     Parameters
     ----------
     seconds : float or ndarray
-        Times [s].
+        Times [s].  One of more than :data:`LONGEST_S` leads beyond the end of every simulation,
+        and counts as this.
     """
-    ticks = np.rint(np.asarray(seconds, dtype=np.float64) * TICKS_PER_S).astype(np.int64)
+    seconds = np.minimum(np.asarray(seconds, dtype=np.float64), LONGEST_S)
+    ticks = np.rint(seconds * TICKS_PER_S).astype(np.int64)
     return ticks if ticks.ndim else int(ticks)
 
 

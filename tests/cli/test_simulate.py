@@ -98,6 +98,12 @@ def test_two_pools_by_flags() -> None:
         (("--prompt-tokens", "5"), "--rate"),
         (("--prefill-instances", "5"), "decode_instances"),
         (("--tp", "3"), "tp = 3"),
+        (("--window", "1e8"), "workload.window_s"),
+        (("--retries", "1001"), "client.retries"),
+        (
+            ("--prompt-tokens=5", "--output-tokens=5", "--requests=5", "--rate=1", "--window=9"),
+            "--window",
+        ),
         (("missing.toml",), "missing.toml"),
         (("--preset", "nonsense"), "nonsense"),
     ],
