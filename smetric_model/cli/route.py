@@ -122,17 +122,21 @@ def _settings(
     }
     for section, values in given.items():
         told = {key: value for key, value in values.items() if value is not None}
-        if told:
-            content[section] = {**content.get(section, {}), **told}
+        old = content.get(section, {})
+        if told and isinstance(old, dict):  # else the configuration says what is wrong
+            content[section] = {**old, **told}
     if policy is not None:
         old = content.get("policy", {})
-        same = old.get("name", "smetric") == policy
-        content["policy"] = {**(old if same else {}), "name": policy}
+        if isinstance(old, dict):
+            same = old.get("name", "smetric") == policy
+            content["policy"] = {**(old if same else {}), "name": policy}
     for index, text in enumerate(instances):
         name, equals, url = text.partition("=")
         if not equals or "/" in name:
             name, url = f"instance-{index}", text
-        content.setdefault("instances", []).append({"name": name, "url": url})
+        listed = content.setdefault("instances", [])
+        if isinstance(listed, list):
+            listed.append({"name": name, "url": url})
     where = "" if config is None else f"{config}: "
     try:
         settings = RouterConfig(**content)

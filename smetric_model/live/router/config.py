@@ -91,9 +91,16 @@ def parse_url(url: str) -> tuple[str, str, int]:
     if parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{url!r}: {allowed}")
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = parts.port
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{url!r}: the host is no name that can be looked up") from None
     except ValueError:
-        raise ValueError(f"{url!r}: the port is no number up to 65535; {allowed}") from None
+        port = 0
+    if port == 0:
+        raise ValueError(f"{url!r}: the port is no number from 1 to 65535; {allowed}")
+    if port is None:
+        port = 443 if parts.scheme == "https" else 80
     return parts.scheme, parts.hostname, port
 
 
@@ -102,7 +109,7 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    def __init__(self, **data: Any):
+    def __init__(self, /, **data: Any):
         try:
             self.__pydantic_validator__.validate_python(data, self_instance=self)
         except ValidationError as error:
@@ -140,7 +147,9 @@ class ListenSection(Spec):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address; loopback unless told.")
     port: Port = Field(8080, description="Port; 0 takes a free one.")
-    backlog: Count = Field(2048, description="Connections the system may hold for us.")
+    backlog: Annotated[int, Field(ge=1, lt=2**31)] = Field(
+        2048, description="Connections the system may hold for us."
+    )
 
 
 class InstanceSection(Spec):
@@ -169,7 +178,16 @@ class InstanceSection(Spec):
     @field_validator("kv_events", "kv_replay")
     @classmethod
     def _endpoint(cls, endpoint: str | None) -> str | None:
-        if endpoint is not None and not endpoint.startswith(("tcp://", "ipc://", "inproc://")):
+        if endpoint is None:
+            return None
+        kind, separator, rest = endpoint.partition("://")
+        host, _, port = rest.rpartition(":")
+        if kind == "tcp" and host == "*":
+            raise ValueError(f"{endpoint!r}: * is where the engine listens; give its host here")
+        if not separator or not (
+            (kind in ("ipc", "inproc") and rest)
+            or (kind == "tcp" and host and port.isdecimal() and 0 < int(port[:9]) < 65536)
+        ):
             raise ValueError(f"{endpoint!r}: tcp://host:port or ipc://path is allowed")
         return endpoint
 

@@ -18,6 +18,7 @@ from smetric_model.live.router.fleet import Charge, Instance
 from smetric_model.live.router.http_client import EngineConnection, Sink
 from smetric_model.live.router.http_errors import HttpError
 from smetric_model.live.router.http_server import ClientConnection, Headers, Incoming
+from smetric_model.live.router.target import origin_form
 from smetric_model.live.router.usage import TAIL_BYTES
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from smetric_model.live.router.question import Question
     from smetric_model.live.router.service import Service
 
-__all__ = ["Exchange", "Failure", "connection_headers"]
+__all__ = ["Exchange", "Failure", "connection_headers", "where"]
 
 _LOGGER = logging.getLogger("smetric_model.router")
 
@@ -208,7 +209,7 @@ class Exchange:
         except Exception:
             # A defect of the router must not leave a client waiting or a load charged.  The
             # message of the exception may hold parts of the prompt, so only where it was raised.
-            _LOGGER.error("defect", extra={"fields": {"where": _where()}})
+            _LOGGER.error("defect", extra={"fields": {"where": where()}})
             if self._begun:
                 self._cut("defect")
             else:
@@ -453,7 +454,8 @@ class Exchange:
     def _request_head(self, host: str, length: int) -> bytes:
         request = self.request
         parts = [
-            b"%s %s HTTP/1.1\r\nhost: %s\r\n" % (request.method, _target(request), host.encode())
+            b"%s %s HTTP/1.1\r\nhost: %s\r\n"
+            % (request.method, origin_form(request.target), host.encode())
         ]
         dropped = connection_headers(request.headers)
         parts += [
@@ -558,17 +560,7 @@ def connection_headers(headers: Headers) -> frozenset[bytes] | set[bytes]:
     return _NOT_FORWARDED
 
 
-def _target(request: Incoming) -> bytes:
-    """Return path and query; a proxy's absolute form loses its host."""
-    target = request.target
-    if target.startswith(b"/"):
-        return target
-    rest = target.split(b"://", 1)[-1]
-    slash = rest.find(b"/")
-    return rest[slash:] if slash >= 0 else b"/"
-
-
-def _where() -> str:
+def where() -> str:
     """Place where the exception being handled was raised, without its message."""
     import sys
     import traceback

@@ -168,6 +168,10 @@ class EngineConnection(asyncio.Protocol):
 
     # ---------------------------------------------------------------- parser
 
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._garbled = True  # a second answer to one request: neither is to be mixed with it
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer
@@ -176,17 +180,22 @@ class EngineConnection(asyncio.Protocol):
             self._length = int(value)
         elif name == b"transfer-encoding":
             self._chunked = True
+            if value.lower() != b"chunked":
+                self._garbled = True  # none was asked for, and it would be lost on the way
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self._complete or self._garbled:
+            return
         status = self.parser.get_status_code()
         if status < 200 and status != 101:
             self._headers, self._length, self._chunked = [], None, False
             return  # provisional: the answer follows
-        self._in_head = False
-        if status == 101:
+        size = sum(len(name) + len(value) for name, value in self._headers)
+        if status == 101 or size > self._pool.header_bytes:
             self._garbled = True
             return
+        self._in_head = False
         bodiless = self._no_body or status in (204, 304)
         self._until_close = not (bodiless or self._chunked or self._length is not None)
         sink = self._sink
@@ -197,11 +206,11 @@ class EngineConnection(asyncio.Protocol):
             self._complete = True
 
     def on_body(self, piece: bytes) -> None:
-        if not self._complete:
+        if not self._complete and not self._garbled:
             self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
-        if not self._in_head:
+        if not self._in_head and not self._garbled:
             self._complete = True
             self._keep = self.parser.should_keep_alive()  # the parser forgets it after this
 
@@ -217,6 +226,7 @@ class EngineConnection(asyncio.Protocol):
             or self._no_body  # the parser waits for a body that a HEAD does not get
             or self._until_close
             or not self._keep
+            or transport.get_write_buffer_size()  # it answered without reading the request
         ):
             transport.close()
         else:
@@ -296,6 +306,8 @@ class EnginePool:
             raise LiveError(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
             raise LiveError(f"no connection: {error.strerror or type(error).__name__}") from None
+        except ValueError:  # a name that is none, to the resolver
+            raise LiveError("no connection: the host is no name that can be looked up") from None
         return connection
 
     def put(self, connection: EngineConnection) -> None:

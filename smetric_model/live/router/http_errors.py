@@ -25,6 +25,7 @@ _TYPES = {
     502: "engine_error",
     503: "service_unavailable_error",
     504: "timeout_error",
+    505: "not_implemented_error",
 }
 
 _PHRASES = {
@@ -48,6 +49,7 @@ _PHRASES = {
     502: b"Bad Gateway",
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from smetric_model.live.router.http_errors import HttpError, reason_phrase
+from smetric_model.live.router.target import clean_path
 
 if TYPE_CHECKING:
     from smetric_model.live.router.config import LimitSection, TimeoutSection
@@ -59,8 +60,8 @@ class Incoming:
 
     @property
     def path(self) -> str:
-        """The path, without query; bytes that are not ASCII are replaced."""
-        return self.target.split(b"?", 1)[0].decode("ascii", "replace")
+        """The path as an engine sees it; bytes that are not ASCII are replaced."""
+        return clean_path(self.target).decode("ascii", "replace")
 
 
 class Ending(Protocol):
@@ -146,6 +147,7 @@ class Server:
 
 _FOREVER = float("inf")
 _LINGER_S = 2.0
+_SMALL_PIECE = 4096
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -168,6 +170,7 @@ class ClientConnection(asyncio.Protocol):
         "_lingers",
         "_loop",
         "_paused_reading",
+        "_raw_bytes",
         "_server",
         "_started",
         "_target",
@@ -204,8 +207,9 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._target = b""
         self._headers: Headers = []
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._raw_bytes = 0
         self._expects = False
         self._http11 = True
         self._keep_alive = True
@@ -249,6 +253,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._broken or self._closing:
             return
+        self._raw_bytes += len(data)
         if self._in_head:
             self._head_bytes += len(data)
             if not self._started:
@@ -267,7 +272,12 @@ class ClientConnection(asyncio.Protocol):
                 else HttpError(400, "bad_http", "the request is not valid HTTP/1.1", close=True)
             )
             return
-        if self._in_head and self._head_bytes > self._server.limits.header_bytes:
+        limit = self._server.limits.header_bytes
+        if self._in_head:
+            if self._head_bytes > limit:
+                self._refuse(self._too_long())
+        elif self._raw_bytes - 16 * self._body_bytes > 2 * limit + len(data):
+            # Trailers and chunk extensions are read by nobody, but the parser keeps them.
             self._refuse(self._too_long())
 
     # ---------------------------------------------------------------- parser
@@ -288,7 +298,10 @@ class ClientConnection(asyncio.Protocol):
         if size > limits.header_bytes:
             raise self._too_long()
         self._keep_alive = parser.should_keep_alive()
-        self._http11 = parser.get_http_version() == "1.1"
+        version = parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise HttpError(505, "http_version", "HTTP 1.1 and 1.0 are allowed, no other")
+        self._http11 = version == "1.1"
         for name, value in self._headers:
             if name == b"content-length" and int(value) > limits.body_bytes:
                 raise self._too_large()
@@ -306,14 +319,20 @@ class ClientConnection(asyncio.Protocol):
         self._body_bytes += len(piece)
         if self._body_bytes > self._server.limits.body_bytes:
             raise self._too_large()
-        self._body.append(piece)
+        # A body in chunks of a byte must not take fifty times its length.
+        if len(piece) >= _SMALL_PIECE:
+            self._body.append(piece)
+        elif self._body and isinstance(self._body[-1], bytearray):
+            self._body[-1] += piece
+        else:
+            self._body.append(bytearray(piece) if self._body else piece)
 
     def on_message_complete(self) -> None:
         request = Incoming(
             self.parser.get_method(),
             self._target,
             self._headers,
-            self._body[0] if len(self._body) == 1 else b"".join(self._body),
+            bytes(self._body[0]) if len(self._body) == 1 else b"".join(self._body),
             self._http11,
             self._keep_alive,
         )

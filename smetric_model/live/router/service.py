@@ -6,10 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes
 
 import orjson
 import zmq.asyncio
@@ -23,7 +21,7 @@ from smetric_model.live.router.decide import Choice, Decider
 from smetric_model.live.router.decision_log import DecisionLog
 from smetric_model.live.router.disaggregated import serve_disaggregated
 from smetric_model.live.router.exact import ExactIndex
-from smetric_model.live.router.exchange import Exchange, Failure
+from smetric_model.live.router.exchange import Exchange, Failure, where
 from smetric_model.live.router.fleet import Fleet, Instance
 from smetric_model.live.router.health import HealthWatch
 from smetric_model.live.router.http_client import EnginePool
@@ -32,6 +30,7 @@ from smetric_model.live.router.http_server import ClientConnection, Ending, Inco
 from smetric_model.live.router.kv_feed import KvFeed
 from smetric_model.live.router.metrics import CONTENT_TYPE, Metrics
 from smetric_model.live.router.question import API_OF_PATH, Question, ask
+from smetric_model.live.router.target import clean_path
 from smetric_model.live.router.tokenise import RenderCheck, Tokeniser
 from smetric_model.live.router.usage import TAIL_BYTES, read_usage
 from smetric_model.routing.policy import LoadUnit
@@ -47,6 +46,8 @@ _LOGGER = logging.getLogger("smetric_model.router")
 _JSON = [(b"content-type", b"application/json")]
 #: APIs whose requests can carry ``cache_salt`` (vLLM)
 _SALTED = ("chat", "completions", "responses")
+#: paths that take a body and compute nothing that is cached
+_PROMPTLESS = ("/tokenize", "/detokenize")
 
 
 class Service:
@@ -104,7 +105,7 @@ class Service:
         self.metrics = Metrics(self)
         self.admin = Admin(self, _token(config))
         self._watches: dict[str, tuple[HealthWatch, asyncio.Task[None]]] = {}
-        self._refused = tuple(_clean(path.encode()) for path in config.paths.refuse)
+        self._refused = tuple(clean_path(path.encode()) for path in config.paths.refuse)
         apis = (path.encode() for path in API_OF_PATH)
         self._plain = frozenset(path for path in apis if not self._is_refused(path))
         header = config.paths.session_header
@@ -142,9 +143,10 @@ class Service:
         listen = self.config.listen
         try:
             address = await self.server.start(listen.host, listen.port, listen.backlog)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise SpecError(
-                f"listen: cannot listen on {listen.host}:{listen.port}: {error.strerror or error}"
+                f"listen: cannot listen on {listen.host}:{listen.port}: {why}"
             ) from None
         if self.decision_log is not None:
             self._flusher = self.loop.create_task(self._flush_forever())
@@ -304,7 +306,7 @@ class Service:
     def _handle(self, request: Incoming, client: ClientConnection) -> Ending | None:
         """Answer what is the router's own; forward the rest."""
         try:
-            path = _clean(request.target.split(b"?", 1)[0])
+            path = clean_path(request.target)
             if path == b"/health":
                 self._answer_health(client)
             elif path == b"/health/live":
@@ -318,6 +320,14 @@ class Service:
                 return self._forward(request, client)
         except HttpError as error:
             client.send(error.status, [*_JSON, *error.headers], error.body())
+        except Exception:
+            # A defect must not leave the client waiting behind an answer that never comes.
+            _LOGGER.error("defect", extra={"fields": {"where": where()}})
+            if client.current is request and not client.head_sent:
+                failed = HttpError(500, "router_error", "the router failed")
+                client.send(failed.status, _JSON, failed.body())
+            else:
+                client.abort()
         return None
 
     def _forward(self, request: Incoming, client: ClientConnection) -> Exchange:
@@ -434,14 +444,20 @@ class Service:
         question = exchange.question = ask(
             request, session_header=self._session_header, tenant=tenant
         )
-        if self._tenant_header is not None and request.method == b"POST":
-            exchange.body = self._salted(question, request.body, tenant)
+        if self._tenant_header is not None and request.method not in (b"GET", b"HEAD", b"OPTIONS"):
+            exchange.body = self._salted(question, request.body, tenant, request.path)
         return question
 
-    def _salted(self, question: Question, data: bytes, tenant: bytes) -> bytes:
+    def _salted(self, question: Question, data: bytes, tenant: bytes, path: str) -> bytes:
         """Put the tenant's salt into a body; what cannot carry one is not forwarded."""
         if question.api is None:
-            return data
+            if path in _PROMPTLESS or path.endswith("/render"):
+                return data
+            raise HttpError(
+                501,
+                "not_isolated",
+                "this path has no known cache_salt, and tenants are kept apart: not forwarded",
+            )
         if question.api not in _SALTED:
             raise HttpError(
                 501,
@@ -590,23 +606,6 @@ class Service:
 def _dropped(cached_tokens: int, predicted_tokens: int) -> bool:
     """Whether a hit is so short that the prefix was evicted, not merely rounded or re-rendered."""
     return predicted_tokens >= 512 and cached_tokens < predicted_tokens / 2
-
-
-@lru_cache(maxsize=1024)
-def _clean(path: bytes) -> bytes:
-    """Return the path an engine would see: decoded, without empty, ``.`` and ``..`` parts."""
-    if b"://" in path and not path.startswith(b"/"):
-        rest = path.split(b"://", 1)[1]
-        path = rest[rest.find(b"/") :] if b"/" in rest else b"/"
-    if not path.startswith(b"/"):
-        return path
-    parts: list[bytes] = []
-    for part in unquote_to_bytes(path).split(b"/"):
-        if part == b"..":
-            del parts[-1:]
-        elif part not in (b"", b"."):
-            parts.append(part)
-    return b"/" + b"/".join(parts)
 
 
 def _token(config: RouterConfig) -> str | None:
