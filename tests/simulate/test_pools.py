@@ -475,6 +475,10 @@ def test_clients_may_give_up_in_either_pool():
     assert outcome.number("retries") > 0
 
 
-def test_what_is_not_simulated_with_pools_is_still_refused(small_trace):
-    with pytest.raises(SpecError, match="peer_fetch"):
-        simulate(disaggregated(small_trace, **{"global_tier.peer_fetch": True}))
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("engine.kv_admission", "preempt"), ("failures", [{"instance": 0, "at_s": 10.0}])],
+)
+def test_what_is_not_simulated_with_pools_is_refused(small_trace, key, value):
+    with pytest.raises(SpecError, match=key):
+        simulate(disaggregated(small_trace, **{key: value}))
