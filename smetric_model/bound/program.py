@@ -145,7 +145,6 @@ def build_program(
     scale: bool,
     within_slo: bool = True,
     writes: bool = False,
-    served_ratio: float = 1.0,
 ) -> LinearProgram:
     """Write down a linear program.
 
@@ -158,13 +157,12 @@ def build_program(
     edges_s, capacity_s : ndarray
         Windows, and the seconds of capacity of each [s].
     scale : bool
-        Whether the least multiple of the capacities is looked for (else: most tokens within SLO).
+        Whether the least multiple of the capacities that serves all is looked for (else: most
+        tokens within SLO).
     within_slo : bool, default True
         Whether the TTFT SLO limits what may be recomputed.
     writes : bool, default False
         Whether new KV must be written to other nodes.
-    served_ratio : float, default 1
-        With ``scale``: share of the value that must be served.
 
     Returns
     -------
@@ -312,10 +310,7 @@ def build_program(
     cost = np.zeros(size + int(scale))
     if scale:
         cost[-1] = 1.0
-        if served_ratio >= 1.0:
-            lower[:many] = 1.0
-        else:
-            raise NotImplementedError
+        lower[:many] = 1.0
     else:
         cost[:many] = -cells.value
     resource = np.repeat(np.arange(len(blocks)), windows)
