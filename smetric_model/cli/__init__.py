@@ -118,8 +118,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (SpecError, TraceError, UnstableError, SolveError, LiveError, OSError) as error:
+    except (SpecError, TraceError, UnstableError, SolveError, LiveError) as error:
         click.echo(f"smetric-model: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        text = f"{error.filename}: {error.strerror}" if named else str(error)
+        click.echo(f"smetric-model: {text}", err=True)
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("smetric-model: interrupted", err=True)
