@@ -169,7 +169,6 @@ class Experiments:
 
         Returns
         -------
-
         Experiments
 
         Raises
@@ -208,7 +207,6 @@ def load_parameters(path: str | Path | None = None) -> Experiments:
 
     Returns
     -------
-
     Experiments
 
     Raises
