@@ -29,6 +29,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
     "predict": ("smetric_model.cli.predict", "The closed-form answer to a scenario."),
+    "reproduce": ("smetric_model.cli.reproduce", "The paper's experiments, and its claims."),
     "route": ("smetric_model.cli.route", "The SMetric router in front of vLLM instances."),
     "simulate": (
         "smetric_model.cli.simulate",
