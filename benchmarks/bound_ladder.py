@@ -6,8 +6,8 @@ those of ``SETUPS`` and (with ``SMETRIC_SHARED``) ``TRACES``.
 ``simulate`` looks for the rate at which each set-up processes most, by a coarse scan, then runs
 every policy and eviction at ten rates around it, with two seeds.  ``bound`` bounds each of these
 runs on the requests that it really had.  Both keep every row at once in ``DIR`` and go on where
-they stopped.  ``report`` prints the tables and writes ``bound_ladder.csv`` and the figure.
-Core-minutes: README of the table in ``docs/bound.md``.
+they stopped; minutes each.  ``report`` prints the tables and writes ``bound_ladder.csv`` beside
+this file and ``docs/figures/bound_ladder.png``.
 """
 
 from __future__ import annotations
@@ -263,6 +263,64 @@ def bound_all(names: list[str], work: Path) -> None:
             print(f"    {name}, seed {seed}, {rate:.3g}/s: {spent:.0f} CPU s so far", flush=True)
 
 
+RUNGS = ("total_tps", "volume_tps"), ("total_within_slo_tps", "goodput_tps")
+
+
+def peaks(table: pd.DataFrame, of: str, bound: str) -> pd.DataFrame:
+    """Each policy's best rate by eviction and seed, beside the bound on that very run."""
+    best = table.loc[table.groupby(["name", "eviction", "policy", "seed"], sort=False)[of].idxmax()]
+    best = best.assign(bound_ratio=best[bound] / best[of])
+    columns = ["arrival_rate_rps", of, bound, "volume_tps", "ttl_tps", "bound_ratio"]
+    columns = [*dict.fromkeys(columns), *COLUMNS[5:]]
+    return best.groupby(["name", "eviction", "policy"], sort=False)[columns].mean()
+
+
+def figure_of(table: pd.DataFrame, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(table["name"]))
+    figure = Figure(figsize=(2.5 * len(names), 5.2), layout="constrained")
+    axes = figure.subplots(2, len(names), sharex="col", squeeze=False)
+    colours = dict(zip((*COLOCATED, "dynamo"), ("C0", "C1", "C2", "C3", "C3"), strict=True))
+    for column, name in enumerate(names):
+        part = table[table["name"] == name]
+        for row, (of, bound) in enumerate(RUNGS):
+            plot = axes[row, column]
+            for (eviction, policy), runs in part.groupby(["eviction", "policy"], sort=False):
+                mean = runs.groupby("rate_rps")[["arrival_rate_rps", of, bound]].mean()
+                line = "-" if eviction == "lru" else ":"
+                rate = mean.index
+                plot.plot(rate, mean[of] / 1e3, line, color=colours[policy], lw=1, label=policy)
+            # the bound on the requests of the run that delivers most at each rate
+            best = part.loc[part.groupby(["rate_rps", "seed"])[of].idxmax()]
+            mean = best.groupby("rate_rps")[bound].mean()
+            plot.plot(mean.index, mean / 1e3, color="0.5", lw=3, label="bound")
+            plot.set_ylim(0)
+            plot.grid(color="0.9")
+        axes[0, column].set_title(name, fontsize=9)
+        axes[1, column].set_xlabel("rate asked for [1/s]")
+        handles = dict(zip(*axes[0, column].get_legend_handles_labels()[::-1], strict=True))
+        axes[1, column].legend(handles.values(), handles.keys(), fontsize=6)
+    axes[0, 0].set_ylabel("processed [1000 tokens/s]")
+    axes[1, 0].set_ylabel("within SLO [1000 tokens/s]")
+    figure.savefig(path, dpi=110)
+
+
+def report(work: Path, to: Path, drawing: Path) -> None:
+    """Print the tables; write all rows and the figure."""
+    runs, bounds = (pd.read_csv(work / f"{name}.csv") for name in ("runs", "bounds"))
+    bounds = bounds.rename(columns=lambda name: name.replace("share_", "bottleneck_"))
+    table = runs.drop(columns="end_tick").merge(bounds, on=list(KEYS))
+    table.to_csv(to, index=False, float_format="%.6g")
+    figure_of(table, drawing)
+    pd.set_option("display.width", 250, "display.max_columns", 40, "display.max_rows", 500)
+    for of, bound in RUNGS:
+        print(f"== most {of}, and the bound on the same run ({bound})")
+        print(peaks(table, of, bound).to_string(float_format=lambda value: f"{value:,.3f}"))
+    cpu = table.groupby("name", sort=False)[["simulate_cpu_s", "bound_cpu_s"]].sum() / 60
+    print(cpu.to_string(float_format=lambda value: f"{value:.1f} min"))
+
+
 def main() -> None:
     known = [*SETUPS, *(TRACES if "SMETRIC_SHARED" in os.environ else ())]
     parser = argparse.ArgumentParser()
@@ -276,6 +334,10 @@ def main() -> None:
         simulate_all(names, options.work)
     elif options.what == "bound":
         bound_all(names, options.work)
+    else:
+        here = Path(__file__).resolve().parent
+        drawing = here.parent / "docs" / "figures" / "bound_ladder.png"
+        report(options.work, here / "bound_ladder.csv", drawing)
 
 
 if __name__ == "__main__":
