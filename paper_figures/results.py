@@ -1,0 +1,136 @@
+"""Where Figures 11 to 25 get their numbers: result table, profiles, and what the paper reports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import common
+import pandas as pd
+from matplotlib.figure import Figure
+
+from smetric_model.datafiles import data_dir
+from smetric_model.errors import SpecError
+from smetric_model.reproduction import load_claims, load_parameters, read_results
+from smetric_model.reproduction.profiles import read_profiles
+
+PRESETS = {
+    "short": "bailian-trace-1-short",
+    "medium": "bailian-trace-1-medium",
+    "long": "bailian-trace-1-long",
+}
+COLOCATED = ("smetric", "bailian", "lmetric", "load-balance")
+BASELINES = COLOCATED[1:]
+DISAGGREGATED = ("smetric", "bailian", "lmetric", "dynamo")
+
+
+class Source:
+    """The result table of one preset, and the profiles that go with it.
+
+    Parameters
+    ----------
+    figure : str
+        Who asks, for messages.
+    options : Namespace
+        ``results``, ``profiles``, ``preset``.
+    """
+
+    def __init__(self, figure: str, options: argparse.Namespace) -> None:
+        self.figure = figure
+        self.preset = PRESETS[options.preset]
+        self.parameters = load_parameters()
+        self._where = options.results or data_dir() / "reproduction" / "results.parquet"
+        table = read_results(options.results)
+        self.table = table[(table["verb"] == "simulate") & (table["preset"] == self.preset)]
+        self._profiles_path = options.profiles
+        self._profiles: pd.DataFrame | None = None
+
+    def rows(
+        self,
+        setup: str,
+        policies: Iterable[str],
+        tier: str | None = "full",
+        load: float | None = None,
+    ) -> pd.DataFrame:
+        """Return rows of the load sweeps, all seeds; a policy without any is an error."""
+        table = self.table[(self.table["study"] == "sweep") & (self.table["setup"] == setup)]
+        if tier is not None:
+            table = table[table["tier"] == tier]
+        if load is not None:
+            table = table[(table["load"] - load).abs() < 1e-6]
+        asked = f"set-up {setup}, " + (f"tier {tier}, " if tier else "")
+        asked += f"load {load:g}x, " if load is not None else ""
+        return self._needed(table, policies, asked)
+
+    def router_rows(self, key: str) -> pd.DataFrame:
+        """Return SMetric's rows over the values of one of the router's keys."""
+        table = self.table[(self.table["study"] == "router") & (self.table["assumption"] == key)]
+        base = self.rows("colocated-30b", ["smetric"], load=self.operating)
+        needed = self._needed(table, ["smetric"], f"study router, {key}, ")
+        return pd.concat([needed, base])
+
+    def _needed(self, table: pd.DataFrame, policies: Iterable[str], asked: str) -> pd.DataFrame:
+        lacking = [policy for policy in policies if not (table["policy"] == policy).any()]
+        if lacking:
+            raise SpecError(
+                f"{self.figure}: {self._where} has no rows of {asked}preset {self.preset}, policy"
+                f" {', '.join(lacking)}: run smetric-model reproduce"
+            )
+        return table[table["policy"].isin(list(policies))]
+
+    @property
+    def operating(self) -> float:
+        """Load at which figures are drawn that name none."""
+        return self.parameters.operating
+
+    def profile(self, setup: str, quantity: str, policies: Iterable[str]) -> pd.DataFrame:
+        """Return profiles of a set-up at the operating load with the full tier, one seed."""
+        if self._profiles is None:
+            self._profiles = read_profiles(self._profiles_path)
+        table = self._profiles
+        table = table[
+            (table["setup"] == setup)
+            & (table["preset"] == self.preset)
+            & (table["quantity"] == quantity)
+        ]
+        lacking = [policy for policy in policies if not (table["policy"] == policy).any()]
+        if lacking:
+            raise SpecError(
+                f"{self.figure}: no profiles of {quantity}, set-up {setup}, preset {self.preset},"
+                f" policy {', '.join(lacking)}: run python tools/make_profiles.py"
+            )
+        return table
+
+
+def claim(name: str) -> float:
+    """Return a number that the paper states; the middle where it is a range."""
+    for one in load_claims():
+        if one.id == name:
+            return one.middle
+    raise SpecError(f"claim {name}: not in the table of claims")
+
+
+def draw(
+    figure: str,
+    description: str | None,
+    make: Callable[[Source], Figure],
+    arguments: list[str] | None = None,
+) -> None:
+    """Command line of a figure's script."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, help="result table [the shipped one]")
+    parser.add_argument("--profiles", type=Path, help="profiles [the shipped ones]")
+    parser.add_argument(
+        "--preset", choices=list(PRESETS), default="medium", help="prompt lengths [medium]"
+    )
+    parser.add_argument("--out", type=Path, help=f"[out/figures/{figure}-PRESET.png]")
+    options = parser.parse_args(arguments)
+    out = options.out or Path("out/figures") / f"{figure}-{options.preset}.png"
+    try:
+        common.save(make(Source(figure, options)), out)
+    except (SpecError, OSError) as error:
+        sys.exit(str(error))
