@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 TIERS = ("none", "0.8x", "1.6x", "3.2x", "full")
 
 
-def canvas(rows: int, columns: int, width: float, height: float, **options: object) -> Figure:
+def canvas(width: float, height: float) -> Figure:
     """Return a figure in the common style, without axes yet."""
     made, _ = common.figure()
     plt.close(made)

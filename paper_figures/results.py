@@ -80,6 +80,10 @@ class Source:
             )
         return table[table["policy"].isin(list(policies))]
 
+    def at_operating(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows at the operating load."""
+        return table[(table["load"] - self.operating).abs() < 1e-6]
+
     @property
     def operating(self) -> float:
         """Load at which figures are drawn that name none."""

@@ -29,6 +29,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
     "predict": ("smetric_model.cli.predict", "The closed-form answer to a scenario."),
+    "reproduce": ("smetric_model.cli.reproduce", "The paper's experiments, and its claims."),
     "route": ("smetric_model.cli.route", "The SMetric router in front of vLLM instances."),
     "simulate": (
         "smetric_model.cli.simulate",
@@ -118,8 +119,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (SpecError, TraceError, UnstableError, SolveError, LiveError, OSError) as error:
+    except (SpecError, TraceError, UnstableError, SolveError, LiveError) as error:
         click.echo(f"smetric-model: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        text = f"{error.filename}: {error.strerror}" if named else str(error)
+        click.echo(f"smetric-model: {text}", err=True)
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("smetric-model: interrupted", err=True)
