@@ -16,12 +16,14 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError, TraceError
 from smetric_model.workload import Trace, infer_sessions, load_trace, with_poisson_starts
 
-COLORS = ("#2166ac", "#b2182b", "#4d9221", "#762a83", "#e08214", "#01665e")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 #: What the paper reports, drawn beside as grey marks.
 PAPER = "#555555"
+SHIPPED = data_dir() / "traces" / "agents-small.parquet"
 
 
 class Look(NamedTuple):
@@ -59,7 +61,10 @@ def parser(description: str, figure: str) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result.add_argument("traces", nargs="+", type=Path, help="trace files of any known format")
+    result.add_argument(
+        "traces", nargs="*", type=Path, default=[SHIPPED],
+        help="trace files of any known format [the shipped synthetic one]",
+    )  # fmt: skip
     result.add_argument("--out", type=Path, default=Path("out") / f"{figure}.png")
     result.add_argument(
         "--session-rate",
@@ -105,7 +110,8 @@ def figure(columns: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[F
 def save(made: Figure, path: Path) -> None:
     """Write the figure and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.tight_layout()
+    if made.get_layout_engine() is None:
+        made.tight_layout()
     made.savefig(path, dpi=160)
     print(f"written {path}")
 

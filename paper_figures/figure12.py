@@ -1,4 +1,4 @@
-"""Figure 12: Session stickiness: follow-ups that return to the instance of their session's first turn.
+"""Figure 12: follow-ups that return to the instance of their session's first turn.
 
     python paper_figures/figure12.py [--preset medium] [--results RESULTS] [--out OUT]
 

@@ -2,9 +2,9 @@
 
     python paper_figures/figure14.py [--preset medium] [--results RESULTS] [--out OUT]
 
-Tokens processed by the busiest instance ÷ mean of all; one seed's windows at the operating load with
-the full tier.  The paper states that the pre-filter lowers it beyond the 75th percentile; points:
-that percentile and the 90th, mean over seeds.
+Tokens processed by the busiest instance ÷ mean of all; one seed's windows at the operating load
+with the full tier.  The paper states that the pre-filter lowers it beyond the 75th percentile;
+stars: that percentile and the 90th, mean over seeds.
 """
 
 from __future__ import annotations

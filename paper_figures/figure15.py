@@ -1,11 +1,11 @@
-"""Figure 15: Colocated, 30B: TPS within SLO over load, and the load of each instance.
+"""Figure 15: colocated, 30B: TPS within SLO over load, and the load of each instance.
 
     python paper_figures/figure15.py [--preset medium] [--results RESULTS] [--out OUT]
 
-(a) Mean over seeds, bands from least to most; beside it SMetric's gain over the best of the others,
-grey: the paper's at 1.0, 1.5 and 1.75 times.  (b) Tokens in flight by instance and minute, one seed,
-each map on its own scale; above each the mean max ÷ mean of the *processed* tokens a minute (all
-seeds), which decides the claims, and the paper's.
+(a) Mean over seeds, bands from least to most; beside it SMetric's gain over the best of the
+others, grey: the paper's at 1.0, 1.5 and 1.75 times.  (b) Tokens in flight by instance and minute,
+one seed, each map on its own scale; above each the mean max ÷ mean of the *processed* tokens a
+minute (all seeds), which decides the claims, and the paper's.
 """
 
 from __future__ import annotations

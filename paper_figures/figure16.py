@@ -1,4 +1,4 @@
-"""Figure 16: Colocated, 30B: TPS of each scheduler by global tier, and where reuse comes from.
+"""Figure 16: colocated, 30B: TPS of each scheduler by global tier, and where reuse comes from.
 
     python paper_figures/figure16.py [--preset medium] [--results RESULTS] [--out OUT]
 

@@ -1,4 +1,4 @@
-"""Figure 17: Colocated, 30B: TTFT and TPOT of all requests at the operating load, full tier.
+"""Figure 17: colocated, 30B: TTFT and TPOT of all requests at the operating load, full tier.
 
     python paper_figures/figure17.py [--preset medium] [--results RESULTS] [--out OUT]
 
@@ -33,11 +33,8 @@ def make(source: results.Source) -> Figure:
         1e3,
         "TPOT [ms]",
     )
-    axes[1].axvline(
-        1e3 * source.parameters.setup("colocated-30b").scenario.slo.tpot_s,
-        color="black",
-        linewidth=0.8,
-    )
+    limit_s = source.parameters.setup("colocated-30b").scenario.slo.tpot_s
+    axes[1].axvline(1e3 * limit_s, color="black", linewidth=0.8)
     axes[1].set_xscale("log")
     panels.legend(made, policies, [panels.paper_cross()])
     return made

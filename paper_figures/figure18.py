@@ -1,4 +1,4 @@
-"""Figure 18: Colocated, 235B: TPS within SLO over load, and the load of each instance.
+"""Figure 18: colocated, 235B: TPS within SLO over load, and the load of each instance.
 
     python paper_figures/figure18.py [--preset medium] [--results RESULTS] [--out OUT]
 

@@ -1,4 +1,4 @@
-"""Figure 19: Colocated, 235B: TPS of each scheduler by global tier, and where reuse comes from.
+"""Figure 19: colocated, 235B: TPS of each scheduler by global tier, and where reuse comes from.
 
     python paper_figures/figure19.py [--preset medium] [--results RESULTS] [--out OUT]
 

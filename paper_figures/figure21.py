@@ -1,4 +1,4 @@
-"""Figure 21: Disaggregated, 30B prefill pool: prefill TPS within SLO over load, and the load of each instance.
+"""Figure 21: prefill pool of 30B: prefill TPS within SLO over load, and each instance's load.
 
     python paper_figures/figure21.py [--preset medium] [--results RESULTS] [--out OUT]
 

@@ -1,4 +1,4 @@
-"""Figure 22: Disaggregated, 30B prefill pool: prefill TPS of each scheduler by global tier, and reuse.
+"""Figure 22: prefill pool of 30B: prefill TPS of each scheduler by global tier, and reuse.
 
     python paper_figures/figure22.py [--preset medium] [--results RESULTS] [--out OUT]
 

@@ -1,4 +1,4 @@
-"""Figure 23: Disaggregated, 30B prefill pool: TTFT of all requests at the operating load, full tier.
+"""Figure 23: prefill pool of 30B: TTFT of all requests at the operating load, full tier.
 
     python paper_figures/figure23.py [--preset medium] [--results RESULTS] [--out OUT]
 
@@ -23,11 +23,7 @@ def make(source: results.Source) -> Figure:
         policies,
         1.0,
         "TTFT [s]",
-        marks=[
-            (results.claim("C63"), 0.5),
-            (results.claim("C64"), 0.9),
-            (results.claim("C65"), 0.99),
-        ],
+        marks=[(results.claim(c), at) for c, at in (("C63", 0.5), ("C64", 0.9), ("C65", 0.99))],
     )
     axes[0].set_xscale("log")
     panels.legend(made, policies, [panels.paper_cross()])

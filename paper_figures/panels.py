@@ -64,7 +64,7 @@ def sweep(axis: Axes, table: pd.DataFrame, policies: Iterable[str], what: str) -
 
 def gains(axis: Axes, table: pd.DataFrame, marks: Mapping[float, float]) -> None:
     """SMetric's gain over the best of the others at each load, the paper's as marks."""
-    means = table.groupby(["load", "policy"])["goodput_tps"].mean().unstack()
+    means = table.pivot_table(index="load", columns="policy", values="goodput_tps")
     best = means.drop(columns="smetric").max(axis=1)
     axis.plot(means.index, 100 * (means["smetric"] / best - 1), color=POLICIES["smetric"].color,
               marker="o", markersize=4, linewidth=1.4)  # fmt: skip

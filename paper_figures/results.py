@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import common
+import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
-from smetric_model.reproduction import load_claims, load_parameters, read_results
+from smetric_model.reproduction import load_parameters, read_results
 from smetric_model.reproduction.profiles import read_profiles
 
 PRESETS = {
@@ -33,18 +37,22 @@ class Source:
     ----------
     figure : str
         Who asks, for messages.
-    options : Namespace
-        ``results``, ``profiles``, ``preset``.
+    preset : str
+        ``short``, ``medium`` or ``long``.
+    results, profiles : Path, optional
+        Default: the shipped ones.
     """
 
-    def __init__(self, figure: str, options: argparse.Namespace) -> None:
+    def __init__(
+        self, figure: str, preset: str, results: Path | None = None, profiles: Path | None = None
+    ) -> None:
         self.figure = figure
-        self.preset = PRESETS[options.preset]
+        self.preset = PRESETS[preset]
         self.parameters = load_parameters()
-        self._where = options.results or data_dir() / "reproduction" / "results.parquet"
-        table = read_results(options.results)
+        self._where = results or data_dir() / "reproduction" / "results.parquet"
+        table = _results(results)
         self.table = table[(table["verb"] == "simulate") & (table["preset"] == self.preset)]
-        self._profiles_path = options.profiles
+        self._profiles_path = profiles
         self._profiles: pd.DataFrame | None = None
 
     def rows(
@@ -92,7 +100,7 @@ class Source:
     def profile(self, setup: str, quantity: str, policies: Iterable[str]) -> pd.DataFrame:
         """Return profiles of a set-up at the operating load with the full tier, one seed."""
         if self._profiles is None:
-            self._profiles = read_profiles(self._profiles_path)
+            self._profiles = _profiles(self._profiles_path)
         table = self._profiles
         table = table[
             (table["setup"] == setup)
@@ -108,12 +116,58 @@ class Source:
         return table
 
 
+def claim_range(name: str) -> tuple[float, float]:
+    """Return what the paper states: least and most, equal where it is one number."""
+    value = str(_claims().loc[name, "value"])
+    numbers = [float(text) for text in re.findall(r"(?:^-)?[0-9.]+", value)]
+    if not numbers:
+        raise SpecError(f"claim {name}: {value!r} is no number")
+    return min(numbers), max(numbers)
+
+
 def claim(name: str) -> float:
     """Return a number that the paper states; the middle where it is a range."""
-    for one in load_claims():
-        if one.id == name:
-            return one.middle
-    raise SpecError(f"claim {name}: not in the table of claims")
+    return sum(claim_range(name)) / 2
+
+
+@cache
+def _results(path: Path | None) -> pd.DataFrame:
+    return read_results(path)
+
+
+@cache
+def _profiles(path: Path | None) -> pd.DataFrame:
+    return read_profiles(path)
+
+
+@cache
+def _claims() -> pd.DataFrame:
+    path = Path(os.environ.get("SMETRIC_SHARED", "")) / "paper/claims.csv"
+    return pd.read_csv(path, index_col="id", dtype=str)
+
+
+def render(
+    figure: str,
+    make: Callable[[Source], Figure],
+    preset: str,
+    out: Path,
+    results: Path | None = None,
+    profiles: Path | None = None,
+) -> None:
+    """Draw a figure of one preset into a file.
+
+    Raises
+    ------
+    SpecError
+        If rows are missing; says which.
+    """
+    made = make(Source(figure, preset, results, profiles))
+    made.supxlabel(
+        f"Figure {figure.removeprefix('figure')}, workload {PRESETS[preset]}",
+        fontsize=8, color=common.PAPER, x=0.995, ha="right",
+    )  # fmt: skip
+    common.save(made, out)
+    plt.close(made)
 
 
 def draw(
@@ -135,6 +189,6 @@ def draw(
     options = parser.parse_args(arguments)
     out = options.out or Path("out/figures") / f"{figure}-{options.preset}.png"
     try:
-        common.save(make(Source(figure, options)), out)
+        render(figure, make, options.preset, out, options.results, options.profiles)
     except (SpecError, OSError) as error:
         sys.exit(str(error))

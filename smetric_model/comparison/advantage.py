@@ -65,18 +65,21 @@ class Advantage:
     baseline : str
         The best of the others: most tokens within SLO.
     verdict : {"win", "tie", "lose", "none"}
-        See :func:`~smetric_model.comparison.verdicts.verdict`.
+        See :func:`~smetric_model.comparison.verdicts.verdict`; ``none`` also where the closed form
+        found no answer for the policy, or for any of the others.
     advantage_ratio : float
         Mean over seeds of (own − best) ÷ max(best, a tenth of what is offered).
     noise_ratio : float
         Its standard error over seeds; 0 in closed form, ``nan`` with one simulated seed.
     rows : DataFrame
         One row a policy and seed: ``policy``, ``seed``, ``steady`` (whether there is a steady
-        state; always so in a simulation) and columns of the schema.
+        state; always so in a simulation) and columns of the schema.  What saturates serves
+        nothing within SLO; where the closed form found no answer figures are missing, and a
+        baseline without one is left out of the comparison.
     mechanisms : dict of str to float
-        In closed form, colocated, with steady states: what ``local_hits``, ``global_tier``,
-        ``fetch`` and ``balance`` contribute, in the units of ``advantage_ratio`` (they add up to
-        about that).  Else empty.
+        In closed form, colocated, with steady states and no tie: what ``local_hits``,
+        ``global_tier``, ``fetch`` and ``balance`` contribute, in the units of ``advantage_ratio``
+        (they add up to about that).  Else empty.
     mechanism : str
         The largest of them in the verdict's direction; ``saturates: RESOURCE`` where one of the
         two has no steady state; empty for a tie and without mechanisms.
@@ -226,6 +229,8 @@ def _predicted(
                 raise UnstableError(f"{rate:.4g} requests/s: {limit} saturates", limit)
             state = cluster.at(rate)
         except (UnstableError, SolveError) as error:
+            # what saturates serves nothing in the long run; what was not solved is unknown
+            served = 0.0 if isinstance(error, UnstableError) else math.nan
             rows.append(
                 {
                     "policy": name,
@@ -233,8 +238,8 @@ def _predicted(
                     "steady": False,
                     **dict.fromkeys(_KEPT, math.nan),
                     "arrival_rate_rps": rate / (1 - demand.unservable_ratio),
-                    "total_within_slo_tps": 0.0,
-                    "within_slo_ratio": 0.0,
+                    "total_within_slo_tps": served,
+                    "within_slo_ratio": served,
                     "binding_resource": getattr(error, "resource", ""),
                     "valid": False,
                 }
@@ -258,19 +263,19 @@ def _predicted(
     mechanism = ""
     own = scenario.router.policy
     if own in solved and best in solved:
-        if colocated:
-            by_policy = table.set_index("policy")["total_within_slo_tps"]
-            unit = max(float(by_policy[best]), FLOOR * float(table["total_tps"].max()))
+        tps = table.set_index("policy")["total_within_slo_tps"]
+        unit = max(float(tps[best]), FLOOR * float(table["total_tps"].max()))
+        if colocated and abs(tps[own] - tps[best]) > tie_ratio * unit:
             parts = {k: v / unit for k, v in mechanisms(solved[own], solved[best]).items()}
     elif own in solved or best in solved:
         bad = table[~table["steady"] & table["policy"].isin([own, best])].iloc[0]
-        mechanism = f"saturates: {bad['binding_resource'] or 'no fixed point'}"
+        mechanism = f"saturates: {bad['binding_resource']}" if bad["binding_resource"] else ""
     return _answer(own, table, tie_ratio, parts, mechanism, where, "; ".join(notes))
 
 
 def _best(table: pd.DataFrame, own: str) -> str:
     means = table[table["policy"] != own].groupby("policy", sort=False)["total_within_slo_tps"]
-    return str(means.mean().idxmax())
+    return str(means.mean().fillna(-1.0).idxmax())
 
 
 def _answer(
@@ -284,6 +289,9 @@ def _answer(
     simulated: bool = False,
 ) -> Advantage:
     best = _best(table, own)
+    known = table.groupby("policy")["total_within_slo_tps"].mean()
+    if math.isnan(known[own]) or math.isnan(known[best]):
+        return Advantage(own, best, "none", math.nan, math.nan, table, {}, "", where, note)
     by_seed = table.pivot_table(index="seed", columns="policy", values="total_within_slo_tps")
     offered = table.groupby("seed")["total_tps"].max()
     values = [

@@ -21,7 +21,7 @@ __all__ = ["rough_capacity_rps", "surely_saturates"]
 _MARGIN = 1.05
 _WELL = (0.1, 0.0)  # share of the pool that is pinned, share of the time in which GPUs compute
 _LOADED = (0.5, 1.0)
-_STEPS = 12
+_STEPS = 8
 
 
 def _completed_rps(
