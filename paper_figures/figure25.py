@@ -30,7 +30,8 @@ def make(source: results.Source) -> Figure:
         table = source.router_rows(key)
         values = sorted(table[column].unique())
         limit = 100 * results.claim(spread)
-        top.axhspan(-limit, limit, color=PAPER, alpha=0.15, linewidth=0)
+        if limit > 0:
+            top.axhspan(-limit, limit, color=PAPER, alpha=0.15, linewidth=0)
         top.axhline(0, color="black", linewidth=0.7)
         for place, value in enumerate(values):
             rows = table[table[column] == value]

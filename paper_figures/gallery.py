@@ -153,8 +153,35 @@ def _draw(number: int, preset: str, path: Path, options: argparse.Namespace) -> 
 
 
 def claims_of(options: argparse.Namespace) -> dict[str, object] | None:
-    """Return the table of claims for the page."""
-    return None
+    """Return the claims for the page: which agree on each workload."""
+    from smetric_model.reproduction import load_parameters, read_results
+
+    try:
+        from smetric_model.reproduction import claims_table, score
+
+        results = read_results(options.results)
+        claims = claims_table(results, operating=load_parameters().operating)
+    except (ImportError, SpecError):
+        return None
+    words = [
+        f"{row['preset']}, {row['use']}: {row['agree']} of {row['comparable']} comparable claims"
+        for _, row in score(claims).iterrows()
+    ]
+    columns = ["claim", "figure", "quantity", "policy", "paper", "tolerance"]
+    looks = {"yes": "yes", "no": "no"}
+    rows = []
+    for _, part in claims.groupby("claim", sort=False):
+        first = part.iloc[0]
+        cells = [str(first[name]) for name in columns]
+        cells += [
+            f"{row['simulated']:.3g} ({row['agrees']})" if row["agrees"] in looks else "–"
+            for _, row in part.iterrows()
+        ]
+        agree = set(part["agrees"]) & set(looks)
+        look = agree.pop() if len(agree) == 1 else ""
+        rows.append({"cells": cells, "look": look})
+    heads = [*columns, *(str(preset) for preset in claims["preset"].unique())]
+    return {"summary": "; ".join(words) + ".", "columns": heads, "rows": rows}
 
 
 def page(figures: list[Entry], claims: dict[str, object] | None) -> str:

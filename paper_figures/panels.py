@@ -198,7 +198,8 @@ def heatmaps(
         last = axis.imshow(values / scale, aspect="auto", cmap="cividis_r", vmin=0, vmax=1,
                            interpolation="nearest", origin="lower")  # fmt: skip
         axis.grid(visible=False)
-        said = f", paper {paper[policy]:.1f}" if policy in paper else ""
+        stated = paper.get(policy, np.nan)
+        said = f", paper {stated:.1f}" if np.isfinite(stated) else ""
         axis.set_title(f"{POLICIES[policy].name}\n{ratios[policy]:.2f}{said}", fontsize=8.5)
         axis.set_xlabel("minute")
         axis.set_xticks(range(0, values.shape[1], 3), range(1, values.shape[1] + 1, 3))

@@ -5,7 +5,7 @@
 stopped.  One process, about 40 minutes of one core; each row has its CPU time.
 
 The first points of ``space`` are predicted and simulated (two seeds, predicted the first; for
-:data:`THIRD_SEED` points one more of each), then lines, peaks and ages (two seeds); then the rest
+:data:`THIRD_SEED` points one more of each), then lines, ages and peaks (two seeds); then the rest
 of ``space`` is predicted.  A policy whose closed form takes over :data:`LIMIT_S` has no answer.
 """
 
@@ -45,12 +45,10 @@ def tasks(simulated: int, predicted: int) -> Iterator[Task]:
     for point in points[:simulated]:
         for seed in (0, 1, 2)[: 3 if point.number < THIRD_SEED else 2]:
             yield point, seed, both if seed < 1 or (seed < 2 and point.number < THIRD_SEED) else one
-    for point in design.lines():
-        for seed in (0, 1):
-            yield point, seed, both if seed < 1 else one
-    for point in [*design.peaks(), *design.ages()]:
-        for seed in (0, 1):
-            yield point, seed, one
+    others = [*design.lines(), *design.ages(), *design.peaks()]
+    for seed in (0, 1):
+        for point in others:
+            yield point, seed, both if seed < 1 and point.kind == "lines" else one
     for point in points[simulated:]:
         yield point, 0, ("predict",)
 
