@@ -139,7 +139,11 @@ def groups(parameters: Experiments, anchors: dict[str, dict[str, float]]) -> Ite
 
 def _main_points(parameters: Experiments, setup: Setup, load: float) -> tuple[Point, ...]:
     points = [
-        Point("sweep", policy, tier) for tier in parameters.tiers for policy in setup.policies
+        Point("sweep", policy, tier)
+        for tier, size in parameters.tiers.items()
+        for policy in setup.policies
+        # the paper shows SMetric without its guards with the full tier only
+        if policy != "smetric-basic" or size == "full"
     ]
     if load == parameters.operating:
         for key, values in parameters.router_sweeps.items():

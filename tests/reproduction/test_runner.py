@@ -53,7 +53,7 @@ def test_policies_share_their_traces(parameters):
     assert len({(g.setup, g.preset, g.load, g.seed) for g in work}) == len(work)
     for group in work:
         sweep = {(p.policy, p.tier) for p in group.points if p.study == "sweep"}
-        assert len(sweep) == 5 * len(parameters.tiers)
+        assert len(sweep) == 4 * len(parameters.tiers) + 1
     keys = [key for group in work for key in group.row_keys()]
     assert len(set(keys)) == len(keys)
 
@@ -67,7 +67,7 @@ def test_anything_unknown_is_refused(parameters):
 
 def test_a_run_goes_on_where_it_stopped(small, tmp_path):
     first = reproduce(small, tmp_path, processes=1)
-    assert first.computed_rows == len(first.table) == 2 * 2 * 10
+    assert first.computed_rows == len(first.table) == 2 * 2 * 9
     assert set(first.table["verb"]) == {"simulate", "predict"}
     # the peak that fixes 1.0x is one of SMetric's own sweep
     assert first.anchors["colocated-235b"]["bailian-trace-1-long"] > 0
