@@ -140,15 +140,15 @@ def _print(claims: pd.DataFrame, scores: pd.DataFrame, run: Run, quick: bool) ->
             ["claim", "what", "policy", "paper", "simulated", "closed form", "agrees"],
             [
                 [
-                    f"{row.claim} {row.use[0]}",
-                    f"{row.quantity} ({row.setting})",
-                    row.policy,
-                    row.paper,
-                    _value(row.simulated, row.spread),
-                    _value(row.predicted),
-                    row.agrees,
+                    f"{row['claim']} {row['use'][0]}",
+                    f"{row['quantity']} ({row['setting']})",
+                    row["policy"],
+                    row["paper"],
+                    _value(row["simulated"], row["spread"]),
+                    _value(row["predicted"]),
+                    row["agrees"],
                 ]
-                for row in part.itertuples()
+                for row in part.to_dict("records")
             ],
         )
     print_table(
@@ -156,12 +156,12 @@ def _print(claims: pd.DataFrame, scores: pd.DataFrame, run: Run, quick: bool) ->
         ["preset", "use", "simulated", "closed form"],
         [
             [
-                row.preset,
-                row.use,
-                f"{row.agree} of {row.comparable}",
-                f"{row.predicted_agree} of {row.predicted_comparable}",
+                row["preset"],
+                row["use"],
+                f"{row['agree']} of {row['comparable']}",
+                f"{row['predicted_agree']} of {row['predicted_comparable']}",
             ]
-            for row in scores.itertuples()
+            for row in scores.to_dict("records")
         ],
     )
     rates = [

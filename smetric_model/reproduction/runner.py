@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import signal
@@ -40,7 +41,7 @@ Progress = Callable[[int, int, str], None]
 
 _ROWS, _ANCHORS, _WORKLOAD = "rows.jsonl", "anchors.json", "workload.jsonl"
 #: loads and tiers of the sensitivity table
-_SENSITIVITY_LOADS = (1.0, 1.25, 1.5, 1.75, 2.0)
+_SENSITIVITY_LOADS = (0.75, 1.25, 1.5, 1.75)
 _SENSITIVITY_TIERS = ("none", "full")
 
 
@@ -111,10 +112,24 @@ def reproduce(
         anchors = _anchors(parameters, folder, pool, tell)
         work = list(groups(parameters, anchors))
         if sensitivity:
-            work += sensitivity_groups(parameters, anchors, _SENSITIVITY_LOADS, _SENSITIVITY_TIERS)
+            # after the runs that it varies, before what refines them
+            cut = next(i for i, group in enumerate(work) if group.verb == "predict")
+            work[cut:cut] = sensitivity_groups(
+                _few(parameters), anchors, _SENSITIVITY_LOADS, _SENSITIVITY_TIERS
+            )
         computed = _run(parameters, work, folder / _ROWS, pool, processes, tell)
     rows = read_rows(folder / _ROWS)
     return Run(frame(rows), workload, anchors, time.perf_counter() - start, computed)
+
+
+def _few(parameters: Experiments) -> Experiments:
+    """One seed of the medium preset (else the first that is asked for): 30 variants are many."""
+    medium = [name for name in parameters.presets if name.endswith("-medium")]
+    return dataclasses.replace(
+        parameters,
+        presets=tuple(medium or parameters.presets[:1]),
+        seeds=parameters.seeds[:1],
+    )
 
 
 @contextlib.contextmanager
@@ -309,11 +324,9 @@ def group_rows(
     trace = trace_of_group(base, dict(group.workload))
     demand = None
     rows = []
-    count = len(group.points)
-    for index, key in enumerate(group.row_keys()):
+    for point, key in zip(group.points, group.row_keys(), strict=True):
         if keys is not None and key not in keys:
             continue
-        point = group.points[index % count]
         row: dict[str, Any] = dict(zip(KEYS, key, strict=True))
         try:
             scenario = point_scenario(setup, base, point, tiers)
@@ -326,7 +339,7 @@ def group_rows(
                 "overload": _finite(scenario.router.overload),
                 "hit_ratio": scenario.router.hit_ratio,
             }
-            if row["verb"] == "simulate":
+            if group.verb == "simulate":
                 outcome = simulate(scenario, trace)
             else:
                 from smetric_model.analytic.predict import predict
