@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -130,13 +131,38 @@ def groups(parameters: Experiments, anchors: dict[str, dict[str, float]]) -> Ite
     for verb, seeds, tiers in passes:
         for seed in seeds:
             for preset in parameters.presets:
-                for setup in parameters.setups:
-                    for load in parameters.loads:
-                        points = _main_points(parameters, setup, load)
-                        chosen = tuple(point for point in points if point.tier in tiers)
-                        rate = load * anchors[setup.name][preset]
-                        if chosen:
-                            yield Group(setup.name, preset, load, rate, seed, chosen, verb=verb)
+                for setup, load in itertools.product(parameters.setups, parameters.loads):
+                    points = _main_points(parameters, setup, load)
+                    chosen = tuple(point for point in points if point.tier in tiers)
+                    rate = load * anchors[setup.name][preset]
+                    if chosen:
+                        yield Group(setup.name, preset, load, rate, seed, chosen, verb=verb)
+
+
+def _main_points(parameters: Experiments, setup: Setup, load: float) -> tuple[Point, ...]:
+    points = [
+        Point("sweep", policy, tier)
+        for tier, size in parameters.tiers.items()
+        for policy in setup.policies
+        # the paper shows SMetric without its guards with the full tier only
+        if policy != "smetric-basic" or size == "full"
+    ]
+    if load == parameters.operating:
+        for key, values in parameters.router_sweeps.items():
+            for value in values:
+                if value != _value(setup.scenario, key):  # that one is in the sweep
+                    change = {key: value}
+                    points.append(
+                        Point(
+                            "router",
+                            "smetric",
+                            "full",
+                            key,
+                            variant_text(change),
+                            tuple(change.items()),
+                        )
+                    )
+    return tuple(points)
 
 
 def sensitivity_groups(
