@@ -190,6 +190,9 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     previous = routed.return_to_previous_ratio
     first = routed.return_to_first_ratio
     tied = min(state.hits.tied, previous)
+    evicted = routed.migrated_evicted_ratio
+    # those that any holder of a shared prefix may serve have not moved for an eviction
+    adrift = evicted * min(state.hits.adrift / max(state.hits.refused, 1e-12), 1.0)
     if routed.rule.first_turn != "hash":
         first = cluster.work.return_ratio(
             state.stay_rule, state.hits, state.rate_rps, cluster.instances, state.pace
@@ -198,8 +201,8 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
         "return_to_first_ratio": first,
         "return_to_previous_ratio": previous - tied,
         "migrated_overload_ratio": routed.migrated_overload_ratio,
-        "migrated_evicted_ratio": routed.migrated_evicted_ratio,
-        "migrated_other_ratio": routed.migrated_other_ratio + tied,
+        "migrated_evicted_ratio": evicted - adrift,
+        "migrated_other_ratio": routed.migrated_other_ratio + tied + adrift,
     }
 
 
