@@ -27,7 +27,8 @@ BASELINES = POLICIES[1:]
 VERDICTS = ("win", "tie", "lose", "none")
 _BESIDE = (
     "local_ratio", "global_ratio", "recomputed_ratio", "fetch_mean_s",
-    "imbalance_processed_tokens_60s_mean", "migrated_evicted_ratio", "return_to_previous_ratio", "nic_in_utilisation_ratio",
+    "imbalance_processed_tokens_60s_mean", "migrated_evicted_ratio", "return_to_previous_ratio",
+    "nic_in_utilisation_ratio",
     "kv_utilisation_ratio", "ttft_p50_s", "tpot_p90_s",
 )  # fmt: skip
 
