@@ -124,8 +124,8 @@ def anchors_of(results: pd.DataFrame) -> dict[str, dict[str, float]]:
     known = results[(results["load"] > 0) & (results["rate_rps"] > 0)]
     units = (known["rate_rps"] / known["load"]).groupby([known["setup"], known["preset"]]).median()
     found: dict[str, dict[str, float]] = {}
-    for (setup, preset), unit in units.items():
-        found.setdefault(str(setup), {})[str(preset)] = float(unit)
+    for row in units.rename("unit").reset_index().to_dict("records"):
+        found.setdefault(str(row["setup"]), {})[str(row["preset"])] = float(row["unit"])
     return found
 
 
