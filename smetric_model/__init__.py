@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "Outcome": "smetric_model.outcome",
     "Scenario": "smetric_model.scenario",
+    "advantage": "smetric_model.comparison",
     "bound": "smetric_model.bound",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from smetric_model.analytic.cluster_capacity import predicted_capacity as predicted_capacity
     from smetric_model.analytic.predict import predict as predict
     from smetric_model.bound import bound as bound
+    from smetric_model.comparison import advantage as advantage
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario

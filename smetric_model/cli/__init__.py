@@ -22,6 +22,10 @@ __all__ = ["main"]
 
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "advantage": (
+        "smetric_model.cli.advantage",
+        "The scenario's routing policy against others, and why.",
+    ),
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from smetric_model.cli.output import echo_json, json_option, print_table
+from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from smetric_model.reproduction.parameters import Experiments
     from smetric_model.reproduction.runner import Run
 
@@ -50,19 +53,30 @@ def command(
     Parameters stand in data/reproduction.toml. Rows are kept as they come: after an interrupt the
     same command goes on.
     """
-    from smetric_model.reproduction import load_parameters
+    from smetric_model.reproduction import claims_table, load_parameters, score
     from smetric_model.reproduction.table import write_results
 
     parameters = load_parameters().only(presets, setups, quick)
     folder = out or Path("out") / ("reproduction-quick" if quick else "reproduction")
     run = _run(parameters, folder, processes, sensitivity)
     write_results(run.table, folder / "results.parquet", _commit())
-    click.echo(f"results: {folder / 'results.parquet'}", err=True)
-    click.echo(f"{run.computed_rows} rows in {run.seconds:.0f} s", err=True)
+    claims = claims_table(run.table, run.workload, parameters.operating, presets=parameters.presets)
+    claims.to_csv(folder / "claims.csv", index=False)
+    scores = score(claims)
+    click.echo(f"results and claims: {folder}", err=True)
+    click.echo(f"{run.computed_rows} rows computed in {run.seconds:.0f} s", err=True)
     if as_json:
-        echo_json({"anchors_rps": run.anchors, "rows": len(run.table), "seconds": run.seconds})
-    else:
-        _print_anchors(run)
+        echo_json(
+            {
+                "score": scores.to_dict("records"),
+                "claims": claims.to_dict("records"),
+                "anchors_rps": run.anchors,
+                "rows": len(run.table),
+                "seconds": run.seconds,
+            }
+        )
+        return
+    _print(claims, scores, run, quick)
 
 
 def _run(parameters: Experiments, folder: Path, processes: int, sensitivity: bool) -> Run:
@@ -119,10 +133,52 @@ def _commit() -> str:
         return ""
 
 
-def _print_anchors(run: Run) -> None:
-    rows: list[list[Any]] = [
+def _print(claims: pd.DataFrame, scores: pd.DataFrame, run: Run, quick: bool) -> None:
+    for preset, part in claims.groupby("preset", sort=False):
+        print_table(
+            f"Claims, {preset}",
+            ["claim", "what", "policy", "paper", "simulated", "closed form", "agrees"],
+            [
+                [
+                    f"{row['claim']} {row['use'][0]}",
+                    f"{row['quantity']} ({row['setting']})",
+                    row["policy"],
+                    row["paper"],
+                    _value(row["simulated"], row["spread"]),
+                    _value(row["predicted"]),
+                    row["agrees"],
+                ]
+                for row in part.to_dict("records")
+            ],
+        )
+    print_table(
+        "Claims that agree, of those comparable",
+        ["preset", "use", "simulated", "closed form"],
+        [
+            [
+                row["preset"],
+                row["use"],
+                f"{row['agree']} of {row['comparable']}",
+                f"{row['predicted_agree']} of {row['predicted_comparable']}",
+            ]
+            for row in scores.to_dict("records")
+        ],
+    )
+    rates = [
         [setup, preset, f"{rate:.3g}"]
-        for setup, rates in run.anchors.items()
-        for preset, rate in rates.items()
+        for setup, by_preset in run.anchors.items()
+        for preset, rate in by_preset.items()
     ]
-    print_table("1.0x load", ["set-up", "preset", "requests/s"], rows)
+    print_table("1.0x load", ["set-up", "preset", "requests/s"], rows=rates)
+    echo_wrapped(
+        "c, p: the claim could inform parameters (calibrate), or never did (predict)."
+        " simulated: mean ± standard deviation over the seeds."
+    )
+    if quick:
+        echo_wrapped("quick: two seeds, few loads; the full run decides.")
+
+
+def _value(mean: float, spread: float = math.nan) -> str:
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.3g}" + ("" if math.isnan(spread) else f" ± {spread:.2g}")

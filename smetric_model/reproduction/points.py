@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +59,8 @@ class Group:
         What is simulated on it.
     workload : tuple of (str, value)
         Keys that change what arrives, for all points.
-    closed_form : bool
-        Whether the points are predicted as well.
+    verb : str
+        Who answers: ``simulate`` or ``predict``.
     """
 
     setup: str
@@ -69,32 +70,25 @@ class Group:
     seed: int
     points: tuple[Point, ...] = field(repr=False)
     workload: tuple[tuple[str, Any], ...] = ()
-    closed_form: bool = False
+    verb: str = "simulate"
 
-    def row_keys(self, verbs: Iterable[str] = ("simulate", "predict")) -> Iterator[tuple[Any, ...]]:
-        """Yield what identifies each row of the group, as in the result table.
-
-        Parameters
-        ----------
-        verbs : iterable of str
-            Of which verbs, if the group has rows of them.
-        """
-        for verb in verbs:
-            if verb == "predict" and not self.closed_form:
-                continue
-            for point in self.points:
-                yield (
-                    self.setup,
-                    self.preset,
-                    point.study,
-                    point.assumption,
-                    point.variant,
-                    point.policy,
-                    point.tier,
-                    self.load,
-                    self.seed,
-                    verb,
-                )
+    def row_keys(self) -> list[tuple[Any, ...]]:
+        """Return what identifies each row of the group, as in the result table."""
+        return [
+            (
+                self.setup,
+                self.preset,
+                point.study,
+                point.assumption,
+                point.variant,
+                point.policy,
+                point.tier,
+                self.load,
+                self.seed,
+                self.verb,
+            )
+            for point in self.points
+        ]
 
 
 def variant_text(changes: dict[str, Any]) -> str:
@@ -120,26 +114,38 @@ def groups(parameters: Experiments, anchors: dict[str, dict[str, float]]) -> Ite
     Yields
     ------
     Group
-        Seeds outermost, so that an interrupted run has whole seeds.
+        First what most claims are about (two seeds, no tier and the full one, then the closed
+        form), so that an interrupted run is of use; the rest seed by seed.  The closed form does
+        not depend on the seed but through its trace: it answers for the first.
     """
-    for seed in parameters.seeds:
-        for preset in parameters.presets:
-            for setup in parameters.setups:
-                for load in parameters.loads:
-                    yield Group(
-                        setup=setup.name,
-                        preset=preset,
-                        load=load,
-                        rate_rps=load * anchors[setup.name][preset],
-                        seed=seed,
-                        points=_main_points(parameters, setup, load),
-                        closed_form=seed == parameters.seeds[0],
-                    )
+    first, rest = parameters.seeds[:2], parameters.seeds[2:]
+    ends = {name for name, size in parameters.tiers.items() if size in (0.0, "full")}
+    between = set(parameters.tiers) - ends
+    passes: list[tuple[str, tuple[int, ...], set[str]]] = [
+        ("simulate", first, ends),
+        ("predict", first[:1], ends),
+        ("simulate", first, between),
+        ("predict", first[:1], between),
+        ("simulate", rest, set(parameters.tiers)),
+    ]
+    for verb, seeds, tiers in passes:
+        for seed in seeds:
+            for preset in parameters.presets:
+                for setup, load in itertools.product(parameters.setups, parameters.loads):
+                    points = _main_points(parameters, setup, load)
+                    chosen = tuple(point for point in points if point.tier in tiers)
+                    rate = load * anchors[setup.name][preset]
+                    if chosen:
+                        yield Group(setup.name, preset, load, rate, seed, chosen, verb=verb)
 
 
 def _main_points(parameters: Experiments, setup: Setup, load: float) -> tuple[Point, ...]:
     points = [
-        Point("sweep", policy, tier) for tier in parameters.tiers for policy in setup.policies
+        Point("sweep", policy, tier)
+        for tier, size in parameters.tiers.items()
+        for policy in setup.policies
+        # the paper shows SMetric without its guards with the full tier only
+        if policy != "smetric-basic" or size == "full"
     ]
     if load == parameters.operating:
         for key, values in parameters.router_sweeps.items():

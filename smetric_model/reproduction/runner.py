@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import signal
@@ -25,6 +26,7 @@ from smetric_model.reproduction.points import (
     sensitivity_groups,
 )
 from smetric_model.reproduction.table import KEYS, append_rows, frame, measures_of, read_rows
+from smetric_model.reproduction.workload import other_trace, workload_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,9 +39,9 @@ __all__ = ["Run", "group_rows", "reproduce", "trace_of_group"]
 #: told how much is done: rows done, rows in all (0: not known yet), what is being done
 Progress = Callable[[int, int, str], None]
 
-_ROWS, _ANCHORS = "rows.jsonl", "anchors.json"
+_ROWS, _ANCHORS, _WORKLOAD = "rows.jsonl", "anchors.json", "workload.jsonl"
 #: loads and tiers of the sensitivity table
-_SENSITIVITY_LOADS = (1.0, 1.25, 1.5, 1.75, 2.0)
+_SENSITIVITY_LOADS = (0.75, 1.25, 1.5, 1.75)
 _SENSITIVITY_TIERS = ("none", "full")
 
 
@@ -51,15 +53,18 @@ class Run:
     ----------
     table : DataFrame
         The result table (:mod:`smetric_model.reproduction.table`).
+    workload : DataFrame
+        Figures of the traces, a row a preset (of both traces) and seed.
     anchors : dict of str to dict of str to float
         Rate at 1.0x by set-up and preset [requests/s].
     seconds : float
         Wall time of this call [s].
     computed_rows : int
-        Rows that this call computed; the others were there.
+        Rows of the result table that this call computed; the others were there.
     """
 
     table: pd.DataFrame
+    workload: pd.DataFrame
     anchors: dict[str, dict[str, float]]
     seconds: float
     computed_rows: int
@@ -103,13 +108,28 @@ def reproduce(
     tell = progress or (lambda _done, _all, _text: None)
     start = time.perf_counter()
     with _pool(processes) as pool:
+        workload = _workload(parameters, folder / _WORKLOAD, pool, tell)
         anchors = _anchors(parameters, folder, pool, tell)
         work = list(groups(parameters, anchors))
         if sensitivity:
-            work += sensitivity_groups(parameters, anchors, _SENSITIVITY_LOADS, _SENSITIVITY_TIERS)
+            # after the runs that it varies, before what refines them
+            cut = next(i for i, group in enumerate(work) if group.verb == "predict")
+            work[cut:cut] = sensitivity_groups(
+                _few(parameters), anchors, _SENSITIVITY_LOADS, _SENSITIVITY_TIERS
+            )
         computed = _run(parameters, work, folder / _ROWS, pool, processes, tell)
     rows = read_rows(folder / _ROWS)
-    return Run(frame(rows), anchors, time.perf_counter() - start, computed)
+    return Run(frame(rows), workload, anchors, time.perf_counter() - start, computed)
+
+
+def _few(parameters: Experiments) -> Experiments:
+    """One seed of the medium preset (else the first that is asked for): 30 variants are many."""
+    medium = [name for name in parameters.presets if name.endswith("-medium")]
+    return dataclasses.replace(
+        parameters,
+        presets=tuple(medium or parameters.presets[:1]),
+        seeds=parameters.seeds[:1],
+    )
 
 
 @contextlib.contextmanager
@@ -126,6 +146,23 @@ def _pool(processes: int) -> Any:
             process.terminate()
         raise
     pool.shutdown()
+
+
+def _workload(
+    parameters: Experiments, path: Path, pool: ProcessPoolExecutor, tell: Progress
+) -> pd.DataFrame:
+    """Figures of the presets, and of the same ones for the other trace."""
+    import pandas as pd
+
+    names = dict.fromkeys([*parameters.presets, *map(other_trace, parameters.presets)])
+    there = {(row["preset"], row["seed"]) for row in read_rows(path)}
+    missing = [(n, s) for n in names for s in parameters.seeds if (n, s) not in there]
+    jobs = [pool.submit(workload_row, name, seed) for name, seed in missing]
+    for index, job in enumerate(jobs):
+        tell(0, 0, f"figures of the traces: {len(jobs) - index} left")
+        append_rows(path, [job.result()])
+    table = pd.DataFrame(read_rows(path))
+    return table.drop_duplicates(["preset", "seed"]).reset_index(drop=True)
 
 
 def _ignore_interrupts() -> None:
@@ -287,11 +324,9 @@ def group_rows(
     trace = trace_of_group(base, dict(group.workload))
     demand = None
     rows = []
-    count = len(group.points)
-    for index, key in enumerate(group.row_keys()):
+    for point, key in zip(group.points, group.row_keys(), strict=True):
         if keys is not None and key not in keys:
             continue
-        point = group.points[index % count]
         row: dict[str, Any] = dict(zip(KEYS, key, strict=True))
         try:
             scenario = point_scenario(setup, base, point, tiers)
@@ -304,7 +339,7 @@ def group_rows(
                 "overload": _finite(scenario.router.overload),
                 "hit_ratio": scenario.router.hit_ratio,
             }
-            if row["verb"] == "simulate":
+            if group.verb == "simulate":
                 outcome = simulate(scenario, trace)
             else:
                 from smetric_model.analytic.predict import predict

@@ -93,6 +93,7 @@ MEASURES = (
 #: columns of texts and booleans
 TEXTS = ("binding_resource", "valid")
 
+_DIGITS = 4
 _SHIPPED = "reproduction/results.parquet"
 
 
@@ -117,8 +118,8 @@ def measures_of(outcome: Outcome, goodput: str) -> dict[str, Any]:
 
 def _number(outcome: Outcome, name: str) -> float | None:
     value = outcome.number(name) if name in outcome else math.nan
-    # six digits: far below what a seed changes, and a file of half the size
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    # far below what a seed changes, and a file of half the size
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
 def append_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -50,10 +50,18 @@ def test_tiers_follow_from_the_local_tier(parameters):
 def test_policies_share_their_traces(parameters):
     anchors = {s.name: dict.fromkeys(parameters.presets, 1.0) for s in parameters.setups}
     work = list(groups(parameters, anchors))
-    assert len({(g.setup, g.preset, g.load, g.seed) for g in work}) == len(work)
-    for group in work:
-        sweep = {(p.policy, p.tier) for p in group.points if p.study == "sweep"}
-        assert len(sweep) == 5 * len(parameters.tiers)
+    for verb, seeds in (("simulate", parameters.seeds), ("predict", parameters.seeds[:1])):
+        for seed in seeds:
+            mine = [g for g in work if g.verb == verb and g.seed == seed]
+            assert {(g.setup, g.preset, g.load) for g in mine} == {
+                (s.name, p, load)
+                for s in parameters.setups
+                for p in parameters.presets
+                for load in parameters.loads
+            }
+            sweep = [p for g in mine for p in g.points if p.study == "sweep"]
+            cells = len({(g.setup, g.preset, g.load) for g in mine})
+            assert len(sweep) == cells * (4 * len(parameters.tiers) + 1)
     keys = [key for group in work for key in group.row_keys()]
     assert len(set(keys)) == len(keys)
 
@@ -67,7 +75,7 @@ def test_anything_unknown_is_refused(parameters):
 
 def test_a_run_goes_on_where_it_stopped(small, tmp_path):
     first = reproduce(small, tmp_path, processes=1)
-    assert first.computed_rows == len(first.table) == 2 * 2 * 10
+    assert first.computed_rows == len(first.table) == 2 * 2 * 9
     assert set(first.table["verb"]) == {"simulate", "predict"}
     # the peak that fixes 1.0x is one of SMetric's own sweep
     assert first.anchors["colocated-235b"]["bailian-trace-1-long"] > 0
@@ -93,7 +101,11 @@ def test_a_run_goes_on_where_it_stopped(small, tmp_path):
 
 def test_paired_runs_are_deterministic_and_differ_by_policy(parameters, small):
     setup = small.setups[0]
-    (group,) = [g for g in groups(small, {setup.name: {small.presets[0]: 0.5}}) if g.load == 1.5]
+    (group,) = [
+        g
+        for g in groups(small, {setup.name: {small.presets[0]: 0.5}})
+        if g.load == 1.5 and g.verb == "simulate"
+    ]
     key = next(k for k in group.row_keys() if k[5] == "bailian" and k[6] == "none")
     one = group_rows(setup, small.tiers, group, {key})
     two = group_rows(setup, small.tiers, group, {key})
