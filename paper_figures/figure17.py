@@ -25,7 +25,7 @@ def make(source: results.Source) -> Figure:
         "TTFT [s]",
         marks=[(results.claim("C36"), 0.5)],
     )
-    axes[0].set_xscale("log")
+    panels.logarithmic(axes[0])
     panels.distributions(
         axes[1],
         source.profile("colocated-30b", "tpot_s", policies),
@@ -35,7 +35,7 @@ def make(source: results.Source) -> Figure:
     )
     limit_s = source.parameters.setup("colocated-30b").scenario.slo.tpot_s
     axes[1].axvline(1e3 * limit_s, color="black", linewidth=0.8)
-    axes[1].set_xscale("log")
+    panels.logarithmic(axes[1])
     panels.legend(made, policies, [panels.paper_cross()])
     return made
 

@@ -25,7 +25,7 @@ def make(source: results.Source) -> Figure:
         "TTFT [s]",
         marks=[(results.claim("C49"), 0.5), (results.claim("C50"), 0.9)],
     )
-    axes[0].set_xscale("log")
+    panels.logarithmic(axes[0])
     panels.distributions(
         axes[1],
         source.profile("colocated-235b", "tpot_s", policies),
@@ -35,7 +35,7 @@ def make(source: results.Source) -> Figure:
     )
     limit_s = source.parameters.setup("colocated-235b").scenario.slo.tpot_s
     axes[1].axvline(1e3 * limit_s, color="black", linewidth=0.8)
-    axes[1].set_xscale("log")
+    panels.logarithmic(axes[1])
     panels.legend(made, policies, [panels.paper_cross()])
     return made
 

@@ -25,7 +25,7 @@ def make(source: results.Source) -> Figure:
         "TTFT [s]",
         marks=[(results.claim(c), at) for c, at in (("C63", 0.5), ("C64", 0.9), ("C65", 0.99))],
     )
-    axes[0].set_xscale("log")
+    panels.logarithmic(axes[0])
     panels.legend(made, policies, [panels.paper_cross()])
     return made
 

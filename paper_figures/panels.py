@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 TIERS = ("none", "0.8x", "1.6x", "3.2x", "full")
 
@@ -237,6 +238,14 @@ def distributions(
     else:
         axis.set_ylim(0, 1.01)
         axis.set_ylabel("share of requests")
+
+
+def logarithmic(axis: Axes) -> None:
+    """Make the horizontal axis logarithmic, with plain numbers at 1, 2 and 5 of each decade."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def paper_cross(label: str = "paper, SMetric") -> Line2D:

@@ -74,7 +74,7 @@ def lines(found: pd.DataFrame, path: Path) -> None:
             axis.set_xticks(values)
             axis.minorticks_off()
         axis.set_xlabel(NAMES[name])
-        axis.set_ylim(-35, 35)
+        axis.set_ylim(-14, 8)
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for axis in axes[:, 0]:
@@ -104,6 +104,10 @@ def plane(found: pd.DataFrame, path: Path) -> None:
             getattr(axis, f"set_{which}label")(NAMES[name])
             if name not in _LINEAR:
                 getattr(axis, f"set_{which}scale")("log")
+                side = getattr(axis, f"{which}axis")
+                side.set_major_locator(mpl.ticker.LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
+                side.set_major_formatter(mpl.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+                side.set_minor_formatter(mpl.ticker.NullFormatter())
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(path, dpi=140)

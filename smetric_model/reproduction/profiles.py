@@ -15,7 +15,7 @@ One seed of every policy at the operating load with the full global tier, for Fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from smetric_model.reproduction.parameters import Experiments
     from smetric_model.simulate.run import Simulation
 
-__all__ = ["PROBABILITIES", "make_profiles", "profile_of", "read_profiles", "write_profiles"]
+__all__ = [
+    "PROBABILITIES",
+    "anchors_of",
+    "make_profiles",
+    "profile_of",
+    "read_profiles",
+    "write_profiles",
+]
 
 #: Probabilities of the quantiles that are kept: even, with a longer tail.
 PROBABILITIES = np.round(
@@ -102,9 +109,29 @@ def _distribution(name: str, values: Any) -> pd.DataFrame:
     )
 
 
+def anchors_of(results: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return what 1.0x is in a result table.
+
+    Parameters
+    ----------
+    results : DataFrame
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By set-up and preset [requests/s].
+    """
+    known = results[(results["load"] > 0) & (results["rate_rps"] > 0)]
+    units = (known["rate_rps"] / known["load"]).groupby([known["setup"], known["preset"]]).median()
+    found: dict[str, dict[str, float]] = {}
+    for row in units.rename("unit").reset_index().to_dict("records"):
+        found.setdefault(str(row["setup"]), {})[str(row["preset"])] = float(row["unit"])
+    return found
+
+
 def make_profiles(
     parameters: Experiments,
-    results: pd.DataFrame,
+    anchors: Mapping[str, Mapping[str, float]],
     presets: Iterable[str] = (),
     tell: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
@@ -113,8 +140,8 @@ def make_profiles(
     Parameters
     ----------
     parameters : Experiments
-    results : DataFrame
-        The result table: what 1.0x is in each set-up and preset.
+    anchors : mapping of str to mapping of str to float
+        Rate at 1.0x by set-up and preset [requests/s]; :func:`anchors_of` a result table.
     presets : iterable of str
         Default: all.
     tell : callable, optional
@@ -127,7 +154,7 @@ def make_profiles(
     Raises
     ------
     SpecError
-        If the result table lacks a set-up and preset.
+        If the rate of a set-up and preset is missing.
     """
     import pandas as pd
 
@@ -139,11 +166,9 @@ def make_profiles(
     parts = []
     for setup in parameters.setups:
         for preset in presets or parameters.presets:
-            rows = results[(results["setup"] == setup.name) & (results["preset"] == preset)]
-            rows = rows[(rows["load"] > 0) & (rows["rate_rps"] > 0)]
-            if rows.empty:
-                raise SpecError(f"the result table has no rows of {setup.name}, {preset}")
-            unit = float((rows["rate_rps"] / rows["load"]).median())
+            unit = anchors.get(setup.name, {}).get(preset)
+            if unit is None:
+                raise SpecError(f"no rate at 1.0x of {setup.name}, {preset}")
             points = tuple(Point("sweep", policy, "full") for policy in setup.policies)
             group = Group(setup.name, preset, load, load * unit, seed, points)
             base = group_scenario(setup, group)

@@ -1,9 +1,20 @@
+import importlib
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from smetric_model import Scenario
 from smetric_model.errors import SpecError
-from smetric_model.reproduction.profiles import PROBABILITIES, profile_of, read_profiles
+from smetric_model.reproduction.parameters import load_parameters
+from smetric_model.reproduction.profiles import (
+    PROBABILITIES,
+    anchors_of,
+    make_profiles,
+    profile_of,
+    read_profiles,
+)
 from smetric_model.simulate.run import simulate_in_detail
 
 
@@ -53,3 +64,19 @@ def test_what_is_no_profile_is_refused(tmp_path):
     other.write_bytes(b"no parquet")
     with pytest.raises(SpecError, match="no profiles"):
         read_profiles(other)
+
+
+def test_the_unit_of_load_is_that_of_the_table():
+    sys.path.insert(0, str(Path(__file__).parent))
+    fixture_tables = importlib.import_module("fixture_tables")
+    sys.path.pop(0)
+    table = fixture_tables.results()
+    anchors = anchors_of(table)
+    assert set(anchors) == set(table["setup"])
+    for by_preset in anchors.values():
+        assert by_preset == pytest.approx({fixture_tables.PRESET: 8.0})
+
+
+def test_a_set_up_without_a_rate_is_named():
+    with pytest.raises(SpecError, match=r"1\.0x of colocated-30b"):
+        make_profiles(load_parameters(), {})
