@@ -15,6 +15,7 @@ _HOMES: dict[str, str] = {
     "Scenario": "smetric_model.scenario",
     "advantage": "smetric_model.comparison",
     "bound": "smetric_model.bound",
+    "compare": "smetric_model.side_by_side",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
     "plan": "smetric_model.planning",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
+    from smetric_model.side_by_side import compare as compare
     from smetric_model.simulate import simulate as simulate
     from smetric_model.sweeping import sweep as sweep
     from smetric_model.tuning import fewest_instances as fewest_instances

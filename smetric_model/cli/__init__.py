@@ -28,6 +28,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
+    "compare": ("smetric_model.cli.compare", "Outcomes side by side: what differs, beyond noise."),
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),

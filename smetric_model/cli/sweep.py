@@ -221,7 +221,7 @@ def _same_kinds(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _print(frame: pd.DataFrame, keys: list[str]) -> None:
     names = [name for name in (*keys, "verb", "seed") if name in frame]
-    names = [name for name in names if name in keys or len(set(frame[name])) > 1]
+    names = [name for name in names if len(set(frame[name])) > 1]
     shown = {str(name): str(name).rpartition(".")[2] for name in names}
     shown |= {
         name: title
