@@ -124,7 +124,8 @@ def sensitivity_figure(sensitivity: pd.DataFrame) -> Figure:
         index="claim", columns="variant", values="change", sort=False
     )
     dots = wrong[wrong["agrees"] == "yes"]
-    figure = Figure(figsize=(2 + 0.3 * len(cells.columns), 4 + 0.2 * len(cells)))
+    size = (2 + 0.3 * len(cells.columns), 4 + 0.2 * len(cells))
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(
         np.clip(cells.to_numpy(dtype=np.float64), -1, 1),
@@ -138,9 +139,10 @@ def sensitivity_figure(sensitivity: pd.DataFrame) -> Figure:
     axes.plot(
         [list(cells.columns).index(v) for v in dots["variant"]],
         [list(cells.index).index(c) for c in dots["claim"]],
-        "k.",
+        "o",
         markersize=4,
+        markerfacecolor="white",
+        markeredgecolor="black",
     )
     figure.colorbar(image, ax=axes, label="change against the main run, of its size")
-    figure.set_layout_engine("constrained")
     return figure

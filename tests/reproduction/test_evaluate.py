@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 
@@ -234,7 +235,9 @@ def test_a_table_without_variants_has_no_sensitivity(table):
 
 
 def test_figure_marks_what_agrees(varied):
-    axes = sensitivity_figure(sensitivity_table(varied, PRESET)).axes[0]
+    figure = sensitivity_figure(sensitivity_table(varied, PRESET))
+    figure.savefig(io.BytesIO(), format="png")  # draws
+    axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a = 1", "a = 2"]
 
 
