@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
 
-.PHONY: plan test lint format bench clean
+.PHONY: plan test lint format bench figures clean
 
 plan: $(STAMP)  ## capacity plan of the scenario shipped in data/
 	$(BIN)/smetric-model plan data/scenarios/agents-small.toml --out $(OUT)/plan
@@ -25,6 +25,9 @@ format: $(STAMP)
 
 bench: $(STAMP)  ## benchmarks (timings; never part of the tests)
 	$(BIN)/python benchmarks/run.py
+
+figures: $(STAMP)  ## the paper's figures and a page with all of them, in out/figures
+	$(BIN)/python paper_figures/gallery.py --out $(OUT)/figures
 
 clean:
 	rm -rf $(VENV) $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

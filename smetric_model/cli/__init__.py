@@ -22,6 +22,10 @@ __all__ = ["main"]
 
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "advantage": (
+        "smetric_model.cli.advantage",
+        "The scenario's routing policy against others, and why.",
+    ),
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
@@ -36,6 +40,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Simulate every engine step of a cluster.",
     ),
     "step-time": ("smetric_model.cli.step_time", "Time of one engine step, by operator group."),
+    "sweep": ("smetric_model.cli.sweep", "Many scenarios, any verb, one row each; resumable."),
     "synthesise": ("smetric_model.cli.synthesise", "A trace of synthetic agent traffic."),
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),
     "tune": ("smetric_model.cli.tune", "OVERLOAD and HIT_RATIO for a scenario, and why."),
