@@ -69,15 +69,15 @@ class Calibration:
         return table.reset_index().rename(columns={"mean": "mean_error", "max": "largest_error"})
 
 
-def _gpu_tables(numbers: dict[str, float], llm: Llm, memory_mib: int, source: str) -> dict[str, Any]:
+def _gpu_tables(
+    numbers: dict[str, float], llm: Llm, memory_mib: int, source: str
+) -> dict[str, Any]:
     """Content of the GPU file."""
     from smetric_model.datafiles import load_toml
 
     flop = max(numbers["matrix_flop_per_s"], numbers["attention_flop_per_s"])
     bandwidth = max(numbers["weight_bytes_per_s"], numbers["kv_bytes_per_s"])
-    matrix, attention = (
-        numbers[f"{name}_flop_per_s"] / flop for name in ("matrix", "attention")
-    )
+    matrix, attention = (numbers[f"{name}_flop_per_s"] / flop for name in ("matrix", "attention"))
     weight, kv = (numbers[f"{name}_bytes_per_s"] / bandwidth for name in ("weight", "kv"))
     pcie = load_toml("fabric.toml")["pcie"]["measured"]["efficiency"]
     fetch_s = numbers.get("fetch_s", 0.0)
@@ -173,7 +173,7 @@ def _instance(numbers: dict[str, float], llm: Llm, block_tokens: int, budget: in
 def _model_s(
     points: pd.DataFrame, numbers: dict[str, float], llm: Llm, block_tokens: int, budget: int
 ) -> NDArray[np.float64]:
-    """The instance model's time of each point [s]."""
+    """Return the instance model's time of each point [s]."""
     from smetric_model.analytic.latency import prefill_time_s
     from smetric_model.analytic.memory import kv_bytes_per_token
     from smetric_model.analytic.step_model import step_model
@@ -264,7 +264,7 @@ def fit(measured: pd.DataFrame, llm: Llm, block_tokens: int, token_budget: int) 
 def _fetch(
     fetches: pd.DataFrame, numbers: dict[str, float], llm: Llm, block_tokens: int, budget: int
 ) -> dict[str, float]:
-    """Fixed time and rate of a fetch: a line through what TTFT has beyond the rest."""
+    """Return fixed time and rate of a fetch: a line through what TTFT has beyond the rest."""
     from scipy.optimize import lsq_linear
 
     from smetric_model.analytic.memory import kv_bytes_per_token

@@ -179,7 +179,7 @@ def _take(answer: Answer, data: dict[str, Any], when: float) -> None:
 
 
 def _events(body: bytes, chunked: bool) -> list[tuple[int, bytes]]:
-    """Data of each event, with the offset in ``body`` at which it was complete."""
+    """Return the data of each event, with the offset in ``body`` at which it was complete."""
     found: list[tuple[int, bytes]] = []
     if not chunked:
         spans = [(0, body)]

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     from smetric_model.live.rig.engines import Rig
 
-__all__ = ["DECODE", "DECODE_HELD_OUT", "PREFILL", "PREFILL_HELD_OUT", "microbenchmark"]
+__all__ = [
+    "DECODE",
+    "DECODE_HELD_OUT",
+    "PREFILL",
+    "PREFILL_HELD_OUT",
+    "microbenchmark",
+    "router_cost_s",
+]
 
 #: prompt lengths [tokens]
 PREFILL = (96, 256, 512, 1024, 2048, 4096)
@@ -140,7 +147,9 @@ async def _all(
                 continue
             steps = await asyncio.gather(
                 *(
-                    _decode(lambda p, o, e=engine: ask(e, p, o), [words(context) for _ in range(batch)])
+                    _decode(
+                        lambda p, o, e=engine: ask(e, p, o), [words(context) for _ in range(batch)]
+                    )
                     for engine in range(len(urls))
                 )
             )
@@ -175,3 +184,46 @@ async def _decode(ask: Callable[[list[int], int], Any], prompts: Sequence[list[i
     if not steps:
         raise LiveError(f"{len(prompts)} streams never decoded together: the engine is not idle")
     return float(np.median(steps))
+
+
+def router_cost_s(
+    router: str, engines: Sequence[str], *, model: str, vocabulary: int, requests: int = 24
+) -> float:
+    """Return what a router adds to the TTFT of a short prompt on idle engines.
+
+    Parameters
+    ----------
+    router : str
+        Its URL; it may send each prompt to any of the engines.
+    engines : sequence of str
+        Their URLs.
+    model, vocabulary
+        As in :func:`microbenchmark`.
+    requests : int
+        Of each kind, one after the other, alternating.
+
+    Returns
+    -------
+    float
+        Difference of the medians [s].
+
+    Raises
+    ------
+    LiveError
+        If one is not answered.
+    """
+
+    async def measure() -> float:
+        chance = np.random.default_rng()
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for index in range(2 * requests):
+            routed = index % 2 == 0
+            url = router if routed else engines[index // 2 % len(engines)]
+            prompt = [int(i) for i in chance.integers(FIRST_FILLER, vocabulary, 48)]
+            answer = await complete(url, prompt, 1, model=model)
+            if answer.error:
+                raise LiveError(f"{url}: {answer.error}")
+            times[routed].append(answer.first_s - answer.sent_s)
+        return float(np.median(times[True]) - np.median(times[False]))
+
+    return asyncio.run(measure())

@@ -22,7 +22,7 @@ from smetric_model.live.rig.processes import RigProcess, cpu_seconds, start_proc
 from smetric_model.live.rig.spec import TINY_MODEL, EnginesSpec
 from smetric_model.live.rig.tiny_model import write_tiny_model
 
-__all__ = ["Endpoint", "Rig", "install_lines", "read_metrics"]
+__all__ = ["MODEL_NAME", "Endpoint", "Rig", "free_port", "install_lines", "read_metrics"]
 
 _STATE = "engines.json"
 #: name under which the engines serve the model
@@ -83,7 +83,8 @@ def read_metrics(url: str, timeout_s: float = 10.0) -> dict[str, float]:
     return result
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody uses now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -155,8 +156,10 @@ class Rig:
                 }
             )
         if not self.processes:
-            for point in self.endpoints:
-                lines.append({"name": point.name, "alive": _answers(point.url), "url": point.url})
+            lines += [
+                {"name": point.name, "alive": _answers(point.url), "url": point.url}
+                for point in self.endpoints
+            ]
         return lines
 
     # --- starting and stopping ------------------------------------------------------------------
@@ -246,7 +249,9 @@ class Rig:
         python = Path(self.spec.python or sys.executable).expanduser().absolute()
         needed = ["vllm"]
         needed += {"lmcache": ["lmcache"], "mooncake": ["mooncake"]}.get(self.spec.tier.kind, [])
-        look = "import importlib.util as u,sys;print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
+        look = (
+            "import importlib.util as u,sys;print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
+        )
         try:
             answer = subprocess.run(
                 [str(python), "-c", look, *needed],
@@ -270,7 +275,7 @@ class Rig:
         if tier.kind == "none":
             return {}, None
         if tier.kind == "lmcache":
-            port, http = _free_port(), _free_port()
+            port, http = free_port(), free_port()
             command = [
                 str(python.parent / "lmcache"),
                 *("server", "--host", "127.0.0.1", "--port", str(port)),
@@ -295,7 +300,7 @@ class Rig:
                     "lmcache.mp.mp_transfer_mode": "lmcache_driven",
                 },
             }
-        port, metrics = _free_port(), _free_port()
+        port, metrics = free_port(), free_port()
         command = [
             str(python.parent / "mooncake_master"),
             *(f"--rpc_port={port}", "--rpc_address=127.0.0.1"),
@@ -334,7 +339,7 @@ class Rig:
         connector: dict[str, Any] | None,
     ) -> None:
         spec = self.spec
-        name, port, events = f"v{index}", _free_port(), _free_port()
+        name, port, events = f"v{index}", free_port(), free_port()
         publisher = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -372,7 +377,9 @@ class Rig:
         core = spec.cores[index % len(spec.cores)] if spec.cores else None
         started = start_process(name, command, self.folder, {**own, **environment}, core)
         self.processes.append(started)
-        self.endpoints.append(Endpoint(name, f"http://127.0.0.1:{port}", f"tcp://127.0.0.1:{events}"))
+        self.endpoints.append(
+            Endpoint(name, f"http://127.0.0.1:{port}", f"tcp://127.0.0.1:{events}")
+        )
 
     def _wait(self, begin: float) -> None:
         for point in self.endpoints:
