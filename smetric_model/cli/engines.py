@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from smetric_model.cli.output import echo_json, json_option, print_table
 from smetric_model.units import GB
 
+if TYPE_CHECKING:
+    from smetric_model.live.rig import Rig
+
 __all__ = ["command"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("engines")
@@ -17,7 +24,7 @@ def command() -> None:
     """Start, end and look at the engines of a validation's specification."""
 
 
-def _folder(function):  # type: ignore[no-untyped-def]
+def _folder(function: F) -> F:
     return click.option(
         "--folder",
         type=click.Path(file_okay=False, path_type=Path),
@@ -78,7 +85,7 @@ def status(folder: Path, as_json: bool) -> None:
     rig.check()
 
 
-def _show(rig, as_json: bool) -> None:  # type: ignore[no-untyped-def]
+def _show(rig: Rig, as_json: bool) -> None:
     lines = rig.status()
     urls = {point.name: point.url for point in rig.endpoints}
     if as_json:

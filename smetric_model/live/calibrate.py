@@ -242,7 +242,8 @@ def fit(measured: pd.DataFrame, llm: Llm, block_tokens: int, token_budget: int) 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         numbers = dict(zip(_NAMES, np.exp(logs).tolist(), strict=True))
         model = _model_s(steps, numbers, llm, block_tokens, token_budget)
-        return np.log(model / steps["measured_s"].to_numpy())
+        logs_off: NDArray[np.float64] = np.log(model / steps["measured_s"].to_numpy())
+        return logs_off
 
     best = None
     chance = np.random.default_rng(0)

@@ -115,8 +115,12 @@ async def complete(
             try:
                 writer.write(request)
                 await writer.drain()
+                end = b""
                 while piece := await reader.read(1 << 16):
                     pieces.append((time.monotonic(), piece))
+                    end = (end + piece)[-7:]
+                    if end == b"\r\n0\r\n\r\n":  # the last chunk, where the line stays open
+                        break
             finally:
                 writer.close()
     except TimeoutError:

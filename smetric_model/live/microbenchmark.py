@@ -125,12 +125,16 @@ async def _all(
         tell(f"prefill and fetches, {repeat + 1} of {repeats}")
         prompts: list[list[list[int]]] = [[words(n) for n in sizes] for _ in urls]
 
-        async def prefills(engine: int, repeat=repeat, prompts=prompts) -> None:
+        async def prefills(
+            engine: int, repeat: int = repeat, prompts: list[list[list[int]]] = prompts
+        ) -> None:
             for prompt in prompts[engine]:
                 keep("prefill", engine, repeat, len(prompt), await ask(engine, prompt))
                 keep("cached", engine, repeat, len(prompt), await ask(engine, prompt))
 
-        async def fetches(engine: int, repeat=repeat, prompts=prompts) -> None:
+        async def fetches(
+            engine: int, repeat: int = repeat, prompts: list[list[list[int]]] = prompts
+        ) -> None:
             for prompt in prompts[(engine + 1) % len(urls)]:
                 answer = await ask(engine, prompt)
                 if answer.cached_tokens:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class _Replay:
         self.maker = PromptMaker(prepared.trace, vocabulary, salt)
         self.result = Replayed()
         self.in_window: set[int] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
         self, drain_s: float, at_edge: Callable[[str], None], alarm: Callable[[], str]
@@ -140,8 +140,8 @@ class _Replay:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         return result
 
-    def _begin(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 

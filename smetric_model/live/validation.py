@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ from smetric_model.live.validation_spec import (
 )
 
 if TYPE_CHECKING:
+    from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
     from smetric_model.simulate.run import Simulation
     from smetric_model.workload.trace import Trace
@@ -274,13 +276,13 @@ class Validation:
             "simulate": {name: float(np.nanmean(values)) for name, values in several.items()},
             "simulations": several,
         }
-        for verb, ask in (
-            ("predict", lambda: predict(scenario, trace=trace)),
-            (
-                "bound",
-                lambda: bound(scenario, trace, BoundOptions(timed=False), simulation=simulation),
+        asks: dict[str, Callable[[], Outcome]] = {
+            "predict": partial(predict, scenario, trace=trace),
+            "bound": partial(
+                bound, scenario, trace, BoundOptions(timed=False), simulation=simulation
             ),
-        ):
+        }
+        for verb, ask in asks.items():
             try:
                 answers[verb] = ask().to_dict()
             except (SpecError, UnstableError, SolveError) as error:

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -385,7 +386,7 @@ class Rig:
         for point in self.endpoints:
             process = next(one for one in self.processes if one.name == point.name)
             left = self.spec.ready_s - (time.monotonic() - begin)
-            self._until(lambda url=point.url: _answers(url), process, left)
+            self._until(partial(_answers, point.url), process, left)
 
     def _until(self, ready: Callable[[], bool], process: RigProcess, patience_s: float) -> None:
         end = time.monotonic() + patience_s

@@ -71,8 +71,7 @@ class RigProcess:
 
     def stop(self, patience_s: float = 10.0) -> None:
         """End it and what it started: asked first, then killed."""
-        members = self.members()
-        if not members:
+        if not self.alive and not self.members():
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
             if number == signal.SIGTERM and self.alive:
@@ -84,8 +83,7 @@ class RigProcess:
                         os.kill(pid, number)
             end = time.monotonic() + patience_s
             while time.monotonic() < end:
-                _ = self.alive  # reaps
-                if not self.members():
+                if not self.alive and not self.members():  # in this order: the first reaps
                     return
                 time.sleep(0.05)
         raise LiveError(f"{self.name}: process {self.pid} does not end")
