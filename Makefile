@@ -30,7 +30,6 @@ bench: $(STAMP)  ## benchmarks (timings; never part of the tests)
 
 validate: $(STAMP) $(LIVE)/.installed  ## small live loop: two vLLM engines and LMCache on CPUs
 	time $(BIN)/smetric-model validate data/live/cpu-small.toml --python $(LIVE)/bin/python --out $(OUT)/validate
-	$(BIN)/python -m pytest tests/live/rig -m engines --override-ini addopts= --import-mode=importlib -q
 
 live-environment: $(LIVE)/.installed  ## vLLM and LMCache for CPUs (x86-64, 4 GB, some minutes)
 

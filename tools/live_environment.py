@@ -27,8 +27,6 @@ def problem() -> str:
     """Why it cannot be installed on this machine; empty if it can."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"only on Linux on x86-64, not on {sys.platform} on {platform.machine()}"
-    if sys.version_info < (3, 11):
-        return f"Python >= 3.11 is needed, this is {platform.python_version()}"
     return ""
 
 

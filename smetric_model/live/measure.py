@@ -120,12 +120,12 @@ def measured_outcome(
         "repeated_tps": math.nan,
         "wasted_tps": math.nan,
     }
-    local = counted.get("prefix_cache_hits_total", 0.0)
+    hits = counted.get("prefix_cache_hits_total", 0.0)
     fetched = counted.get("external_prefix_cache_hits_total", 0.0)
     reused_ratio = outcome.number("local_ratio") + outcome.number("global_ratio")
-    if local + fetched > 0 and not math.isnan(reused_ratio):
-        changes["local_ratio"] = reused_ratio * local / (local + fetched)
-        changes["global_ratio"] = reused_ratio * fetched / (local + fetched)
+    if hits + fetched > 0 and not math.isnan(reused_ratio):
+        changes["local_ratio"] = reused_ratio * hits / (hits + fetched)
+        changes["global_ratio"] = reused_ratio * fetched / (hits + fetched)
     inside = [row for row in errors if row in set(asked.tolist())]
     notes = [str(outcome["note"])] if outcome["note"] else []
     if inside:

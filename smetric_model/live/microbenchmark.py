@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -151,9 +152,7 @@ async def _all(
                 continue
             steps = await asyncio.gather(
                 *(
-                    _decode(
-                        lambda p, o, e=engine: ask(e, p, o), [words(context) for _ in range(batch)]
-                    )
+                    _decode(partial(ask, engine), [words(context) for _ in range(batch)])
                     for engine in range(len(urls))
                 )
             )

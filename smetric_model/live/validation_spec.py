@@ -217,7 +217,7 @@ def jittered(trace: Trace, jitter_s: float, seed: int) -> Trace:
     size = len(requests)
     moved = requests["arrival_s"] + chance.uniform(-jitter_s, jitter_s, size)
     # a turn does not come before the one it follows
-    moved = np.maximum(moved, 0.0).groupby(requests["session_id"]).cummax()
+    moved = moved.clip(lower=0.0).groupby(requests["session_id"]).cummax()
     think = requests["think_time_s"] + chance.uniform(-jitter_s, jitter_s, size)
     requests["arrival_s"] = moved
     requests["think_time_s"] = np.maximum(think, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
@@ -31,9 +32,7 @@ def test_cuts_change_nothing_but_times(chunked, cuts):
     head, body = stream(chunked)
     whole = head + body
     edges = sorted({0, *(cut for cut in cuts if cut < len(whole)), len(whole)})
-    pieces = [
-        (float(i), whole[a:b]) for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False))
-    ]
+    pieces = [(float(i), whole[a:b]) for i, (a, b) in enumerate(itertools.pairwise(edges))]
     answer = Answer(0.0)
     _read(answer, pieces, len(TOKENS))
     assert answer.token_ids == TOKENS

@@ -64,7 +64,7 @@ def test_a_killed_engine_is_told_by_name(rig):
     rig.up()
     os.kill(rig.processes[1].pid, signal.SIGKILL)
     time.sleep(0.2)
-    with pytest.raises(LiveError, match="v1 has ended .*killed"):
+    with pytest.raises(LiveError, match=r"v1 has ended .*killed"):
         rig.check()
 
 
