@@ -3,7 +3,8 @@
 Agent traffic with 1, 6 and 50 frameworks under SMetric, Bailian and LMetric.  Simulated: every
 engine step, caches as they are.  Closed form: the routing mean field, told the workload (turns,
 think times, prompts, frameworks), the instance's completion rates for the simulated mix of hits,
-and the characteristic time of the local tier; nothing of where requests went.
+and the characteristic time of the local tier; nothing of where requests went.  ``predict`` is told
+the trace and the rate that came about, nothing else.
 
     python benchmarks/first_turn_crowding.py [--out table.json]
 """
@@ -22,6 +23,7 @@ import numpy as np
 from smetric_model.analytic.batching import ColocatedInstance, RequestMix
 from smetric_model.analytic.demand import demand_of
 from smetric_model.analytic.imbalance import RequestWeights, imbalance
+from smetric_model.analytic.predict import predict
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.analytic.step_model import step_model
@@ -207,13 +209,17 @@ def compare(frameworks: int, policy: str, seed: int, rate_rps: float) -> dict[st
         "load_simulated": run.outcome["inflight_requests_mean"] / INSTANCES,
         "load_closed": solved.mean_load,
     }
+    asked = given.replace(**{"workload.rate_rps": run.outcome["arrival_rate_rps"]})
+    predicted_row = predict(asked, trace=trace)
     for name in ("return_to_first_ratio", "return_to_previous_ratio"):
+        row[f"{name}_predict"] = predicted_row[name]
         row[f"{name}_simulated"] = run.outcome[name]
         row[f"{name}_closed"] = getattr(solved, name)
     for quantity in QUANTITIES:
         present = served["e2e_s"].to_numpy() if quantity == "inflight_tokens" else None
         law = RequestWeights.of(tokens, session, present)
         row[f"{quantity}_simulated"] = run.outcome[f"imbalance_{quantity}_60s_mean"]
+        row[f"{quantity}_predict"] = predicted_row[f"imbalance_{quantity}_60s_mean"]
         row[f"{quantity}_closed"] = imbalance(solved, quantity, 60.0, law).mean
     return row
 
@@ -232,7 +238,9 @@ def main() -> None:
                 rows.append(row)
                 pairs = [k[: -len("_closed")] for k in row if k.endswith("_closed")]
                 text = "  ".join(
-                    f"{k} {row[f'{k}_simulated']:.3f}/{row[f'{k}_closed']:.3f}" for k in pairs
+                    f"{k} {row[f'{k}_simulated']:.3f}/{row[f'{k}_closed']:.3f}"
+                    + (f"/{row[f'{k}_predict']:.3f}" if f"{k}_predict" in row else "")
+                    for k in pairs
                 )
                 head = f"{policy} F={count} busy {row['busy_simulated']:.2f}"
                 print(f"{head} {row['solve_ms']:.0f} ms  {text}", flush=True)

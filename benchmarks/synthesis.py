@@ -18,16 +18,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from smetric_model.reproduction.workload import INSTANCES, execution_times
 from smetric_model.workload import dispatch_balance, load_trace
-from smetric_model.workload.reuse import ideal_reuse
 from smetric_model.workload.synthesis import generate, load_preset, preset_names, preset_parameters
 from smetric_model.workload.synthesis_distributions import Constant, LogNormal
 from smetric_model.workload.synthesis_scaling import thin
 from smetric_model.workload.synthesis_statistics import traffic_statistics
 
-INSTANCES = 32
-#: Sequences that decode beside each request in the stated execution times.
-DECODE_BATCH = 8
 #: claim -> (what, claimed for trace 1 and 2, tolerance, relative?); None: context or no tolerance
 CLAIMS = {
     "C01": ("ideal_reuse_ratio", (0.80, 0.80), 0.03, False),
@@ -41,29 +38,6 @@ CLAIMS = {
     "C09": ("imbalance_median", (1.7, None), 0.20, True),
     "C10": ("imbalance_median", (None, 1.5), 0.20, True),
 }
-
-
-def execution_times(trace):
-    """Stated execution times: a request alone but for 8 others that decode, no queue.
-
-    Qwen3-Coder-30B-A3B on one H20 (the paper's instance), prefill of what ideal reuse leaves,
-    decode in a batch of 8 at the request's own context.
-    """
-    from smetric_model.analytic.latency import decode_time_s, host_time_s, prefill_time_s
-    from smetric_model.analytic.step_model import step_model
-    from smetric_model.catalog.gpu import get_gpu
-    from smetric_model.catalog.instance import InstanceSpec
-    from smetric_model.catalog.llm import get_llm
-
-    instance = InstanceSpec(get_llm("Qwen3-Coder-30B-A3B-Instruct"), get_gpu("H20"))
-    model = step_model(instance)
-    prompt = trace.column("prompt_tokens").astype(float)
-    output = np.maximum(trace.column("output_tokens").astype(float), 1.0)
-    hit = np.minimum(ideal_reuse(trace), prompt - 1)
-    budget = instance.token_budget
-    prefill = prefill_time_s(model, prompt - hit, hit, budget, DECODE_BATCH - 1, prompt)
-    step = decode_time_s(model, DECODE_BATCH, prompt, output)
-    return host_time_s(instance, prompt) + prefill + (output - 1) * step
 
 
 def one_run(name: str, seed: int) -> dict[str, float]:

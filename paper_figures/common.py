@@ -1,4 +1,4 @@
-"""What the scripts of Figures 5 to 9 share: options, loading, looks."""
+"""What all scripts share: looks; and the options and loading of Figures 5 to 9."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 
@@ -15,12 +16,35 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError, TraceError
 from smetric_model.workload import Trace, infer_sessions, load_trace, with_poisson_starts
 
-COLORS = ("#2166ac", "#b2182b", "#4d9221", "#762a83", "#e08214", "#01665e")
-#: What the paper reports, drawn beside as grey marks (its Figures 5 to 9, Traces 1 and 2).
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: What the paper reports, drawn beside as grey marks.
 PAPER = "#555555"
+SHIPPED = data_dir() / "traces" / "agents-small.parquet"
+
+
+class Look(NamedTuple):
+    """How a policy is drawn: its name, and colour and marker that tell it apart without colour."""
+
+    name: str
+    color: str
+    marker: str
+    line: Any
+    hatch: str
+
+
+#: Colours of Okabe and Ito, which those with any colour vision tell apart.
+POLICIES = {
+    "smetric": Look("SMetric", "#0072B2", "o", "-", ""),
+    "smetric-basic": Look("SMetric (basic)", "#56B4E9", "v", (0, (5, 2)), ".."),
+    "bailian": Look("Bailian", "#D55E00", "s", (0, (4, 1.5, 1, 1.5)), "//"),
+    "lmetric": Look("LMetric", "#009E73", "^", (0, (2, 1.2)), "\\\\"),
+    "load-balance": Look("load balance", "#E69F00", "D", (0, (1, 1.2)), "xx"),
+    "dynamo": Look("Dynamo", "#CC79A7", "P", (0, (6, 1.5, 1, 1.5, 1, 1.5)), "++"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +61,10 @@ def parser(description: str, figure: str) -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result.add_argument("traces", nargs="+", type=Path, help="trace files of any known format")
+    result.add_argument(
+        "traces", nargs="*", type=Path, default=[SHIPPED],
+        help="trace files of any known format [the shipped synthetic one]",
+    )  # fmt: skip
     result.add_argument("--out", type=Path, default=Path("out") / f"{figure}.png")
     result.add_argument(
         "--session-rate",
@@ -83,7 +110,8 @@ def figure(columns: int = 1, width: float = 5.2, height: float = 3.4) -> tuple[F
 def save(made: Figure, path: Path) -> None:
     """Write the figure and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.tight_layout()
+    if made.get_layout_engine() is None:
+        made.tight_layout()
     made.savefig(path, dpi=160)
     print(f"written {path}")
 

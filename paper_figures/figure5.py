@@ -1,6 +1,6 @@
 """Figure 5: how much of the prompts' KV is reusable, and where the reuse comes from.
 
-    python paper_figures/figure5.py TRACE [TRACE ...] [--out out/figure5.png]
+    python paper_figures/figure5.py [TRACE ...] [--out out/figure5.png]
 
 Bars: share of prompt tokens that an infinite store would save, by the session that produced the
 block first.  Figures above the parts: share of *reuse* (intra, system, other sum to 1).

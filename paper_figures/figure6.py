@@ -1,6 +1,6 @@
 """Figure 6: how soon KV is reused.
 
-    python paper_figures/figure6.py TRACE [TRACE ...] [--out out/figure6.png]
+    python paper_figures/figure6.py [TRACE ...] [--out out/figure6.png]
 
 Share of reused tokens whose prefix was last touched no longer ago than this: from the last
 toucher's completion to the reusing request's arrival, or, where a trace records no completions

@@ -1,6 +1,6 @@
 """Figure 7: what triggers the requests.
 
-    python paper_figures/figure7.py TRACE [TRACE ...] [--out out/figure7.png]
+    python paper_figures/figure7.py [TRACE ...] [--out out/figure7.png]
 
 ``agent``: the prompt brings a tool's result; ``user``: it does not; ``compaction``: recorded, or a
 prompt below 0.6 of its parent's; ``first``: a session's first turn; ``unknown``: the trace does not

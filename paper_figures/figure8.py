@@ -1,6 +1,6 @@
 """Figure 8: token use of sessions.
 
-    python paper_figures/figure8.py TRACE [TRACE ...] [--out out/figure8.png]
+    python paper_figures/figure8.py [TRACE ...] [--out out/figure8.png]
 
 Left: distribution of the tokens a session makes the cluster compute (prompt tokens that ideal
 reuse leaves, plus output), beside all it sends.  Right: share of the computed tokens that belongs

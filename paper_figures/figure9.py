@@ -1,6 +1,6 @@
 """Figure 9: imbalance when each request goes to the instance with the fewest tokens in flight.
 
-    python paper_figures/figure9.py TRACE [TRACE ...] [--instances 32] [--window 60]
+    python paper_figures/figure9.py [TRACE ...] [--instances 32] [--window 60]
 
 Distribution over windows of max ÷ mean over the instances: solid, tokens of the requests dispatched
 in the window; dotted, time average of tokens in flight (the paper does not say which).  Windows

@@ -13,10 +13,14 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "Outcome": "smetric_model.outcome",
     "Scenario": "smetric_model.scenario",
+    "advantage": "smetric_model.comparison",
     "bound": "smetric_model.bound",
+    "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
     "plan": "smetric_model.planning",
     "predict": "smetric_model.analytic.predict",
+    "predict_at_rates": "smetric_model.analytic.cluster_capacity",
+    "predicted_capacity": "smetric_model.analytic.cluster_capacity",
     "simulate": "smetric_model.simulate",
     "tune": "smetric_model.tuning",
 }
@@ -24,12 +28,16 @@ _HOMES: dict[str, str] = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.cluster_capacity import predict_at_rates as predict_at_rates
+    from smetric_model.analytic.cluster_capacity import predicted_capacity as predicted_capacity
     from smetric_model.analytic.predict import predict as predict
     from smetric_model.bound import bound as bound
+    from smetric_model.comparison import advantage as advantage
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate
+    from smetric_model.tuning import fewest_instances as fewest_instances
     from smetric_model.tuning import tune as tune
     from smetric_model.workload.trace import load_trace as load_trace
 

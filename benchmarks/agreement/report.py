@@ -74,13 +74,15 @@ def no_steady_state(rows: list[dict[str, Any]], point: design.Point) -> bool:
     return bool(not growth <= GROWTH or waits or 2 * unfinished > len(done))
 
 
-def tidy(half: design.Half, rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tidy(
+    points: list[design.Point], rows: list[dict[str, Any]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return one line a scenario and quantity, and one line a scenario with its state."""
     found: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["seed"]):
         found.setdefault((row["number"], row["verb"]), []).append(row)
     lines, states = [], []
-    for point in design.load(half):
+    for point in points:
         about = {
             **asdict(point),
             "stratum": point.stratum,
@@ -185,10 +187,9 @@ def worst(lines: pd.DataFrame, count: int) -> str:
     return "\n".join(out)
 
 
-def report(half: design.Half, rows: list[dict[str, Any]], count: int = 3) -> str:
-    """Return the report of a half."""
-    lines, states = tidy(half, rows)
-    out = [f"# Closed form against simulation: {half}", ""]
+def report(title: str, lines: pd.DataFrame, states: pd.DataFrame, count: int = 3) -> str:
+    """Return the report of what :func:`tidy` made."""
+    out = [f"# Closed form against simulation: {title}", ""]
     pairs = states.groupby(["serving", "simulate", "predict", "steady"]).size().reset_index()
     out += [
         "Scenarios by state (`steady`: the simulation has a steady state):",
@@ -235,16 +236,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--half", choices=design.HALVES, required=True)
     parser.add_argument("--out", type=Path, default=Path("out/agreement"))
     parser.add_argument("--worst", type=int, default=3, help="scenarios listed a quantity")
+    parser.add_argument("--scenarios", help="numbers, such as 0-9,17; default: all")
     options = parser.parse_args(arguments)
+    try:
+        points = run.chosen(design.load(options.half), options.scenarios)
+    except ValueError as error:
+        parser.error(f"--scenarios: {error}")
+    name = options.half + (f"-{options.scenarios}" if options.scenarios else "")
     rows = run.read_rows(options.out / f"{options.half}.jsonl")
     if not rows:
         print(f"no rows in {options.out}: run.py first", file=sys.stderr)
         return 1
-    text = report(options.half, rows, options.worst)
-    lines, states = tidy(options.half, rows)
-    lines.to_csv(options.out / f"{options.half}-errors.csv", index=False)
-    states.to_csv(options.out / f"{options.half}-states.csv", index=False)
-    (options.out / f"{options.half}.md").write_text(text + "\n", encoding="utf-8")
+    lines, states = tidy(points, rows)
+    text = report(name, lines, states, options.worst)
+    lines.to_csv(options.out / f"{name}-errors.csv", index=False)
+    states.to_csv(options.out / f"{name}-states.csv", index=False)
+    (options.out / f"{name}.md").write_text(text + "\n", encoding="utf-8")
     with contextlib.suppress(BrokenPipeError):
         print(text)
     return 0

@@ -51,6 +51,20 @@ def seeds_of(point: design.Point, half: str, most: int = SEEDS) -> list[int]:
     return [FIRST_SEED[half] + k for k in range(count)]
 
 
+def chosen(points: list[design.Point], numbers: str | None) -> list[design.Point]:
+    """Points whose number a text such as ``0-9,17`` names; all without one."""
+    if not numbers:
+        return points
+    wanted: set[int] = set()
+    for part in numbers.split(","):
+        low, _, high = part.partition("-")
+        try:
+            wanted |= set(range(int(low), int(high or low) + 1))
+        except ValueError:
+            raise ValueError(f"{numbers!r}: numbers such as 0-9,17 are needed") from None
+    return [point for point in points if point.number in wanted]
+
+
 def sources_digest(package: str = "analytic") -> str:
     """Digest of the closed form's sources, and of the facts it reads."""
     root = Path(smetric_model.__file__).parent
@@ -189,15 +203,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.jobs < 1 or options.seeds < 1:
         parser.error("--jobs and --seeds: at least 1")
     points = design.load(options.half)
-    if options.scenarios:
-        wanted: set[int] = set()
-        try:
-            for part in options.scenarios.split(","):
-                low, _, high = part.partition("-")
-                wanted |= set(range(int(low), int(high or low) + 1))
-        except ValueError:
-            parser.error(f"--scenarios {options.scenarios!r}: numbers such as 0-9,17 are needed")
-        points = [point for point in points if point.number in wanted]
+    try:
+        points = chosen(points, options.scenarios)
+    except ValueError as error:
+        parser.error(f"--scenarios: {error}")
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{options.half}.jsonl"
     digest = sources_digest()

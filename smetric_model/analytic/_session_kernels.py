@@ -52,6 +52,7 @@ def found(  # type: ignore[no-untyped-def]
     turns_back,
     back,
     ties,
+    everywhere,
     rule,
     result,
 ):
@@ -60,11 +61,13 @@ def found(  # type: ignore[no-untyped-def]
     ``own``, ``private``, ``idle``, ``between`` are (turns back, n), ``chance`` and ``landing``
     (nodes, n): the share of its shared prefix that an instance holds by chance, and the one where
     the request lands.  ``back`` weighs older copies where it lands, ``ties`` the latest turn that
-    was elsewhere.  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
-    shared, needs own, ties count, block, one instance only.  ``result`` (6, n): stays, whole, part,
-    landed, refused, tie moves; the parts are sums, not means.
+    was elsewhere.  ``everywhere``: P(a prefix counts as held by all | an instance holds it with
+    chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
+    shared, needs own, ties count, block, engine block, instances.  ``result`` (7, n): stays, whole,
+    part, landed, refused, tie moves, adrift; the parts are sums, not means.
     """
-    stay, without, least, subtract, needs_own, looks, block, alone = rule
+    stay, without, least, subtract, needs_own, looks, block, tie, instances = rule
+    cells = everywhere.size - 1
     start, end = window
     length = max(end - start, 1e-9)
     rows, n = own.shape
@@ -121,15 +124,29 @@ def found(  # type: ignore[no-untyped-def]
                     keeps = home - common > least * max(expected[k] - common, 0.0)
                 else:
                     keeps = home > least * expected[k]
-            if needs_own > 0.0 and home <= min(common, own[0, k]):
+            # no more than a shared prefix is left: it counts for nothing where all hold it, else
+            # whoever holds it ties with the home
+            adrift = 0.0
+            if keeps and needs_own > 0.0 and private[0, k] * left <= tie:
+                place = min(max(chance[z, k], 0.0), 1.0) * cells
+                low = min(int(place), cells - 1)
+                upto = place - low
+                adrift = 1.0 - (1.0 - upto) * everywhere[low] - upto * everywhere[low + 1]
+                if shared[k] <= 0.0:
+                    adrift = 0.0
                 keeps = False
-            if alone > 0.0:
-                at_home, moved = 1.0, 0.0
+            if instances <= 1.0:
+                at_home, moved, adrift = 1.0, 0.0, 0.0
             elif keeps:
                 moved = 0.5 * stay * tied if left > 0.0 else 0.0
                 at_home = stay - moved
             else:
                 at_home, moved = without, 0.0
+                if adrift > 0.0 and left > 0.0:
+                    holders = 1.0 + (instances - 1.0) * chance[z, k]
+                    at_home += adrift * (1.0 / holders - without)
+                # one that drifts finds the prefix where it lands
+                elsewhere += adrift * max(shared[k] - elsewhere, 0.0)
             result[0, k] += share * at_home
             result[1, k] += share * at_home * is_whole
             result[2, k] += share * at_home * max(home - is_whole * full, 0.0)
@@ -138,6 +155,7 @@ def found(  # type: ignore[no-untyped-def]
             if not keeps:
                 result[4, k] += share
             result[5, k] += share * moved
+            result[6, k] += share * adrift
     return 0
 
 

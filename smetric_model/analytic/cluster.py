@@ -420,6 +420,14 @@ class ColocatedCluster:
                 )
         if loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
+        if not np.isfinite(loaded.mean_ttft_s()):
+            resource = engine_resource(instance)
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s over {self.instances} instances: while an instance"
+                f" prefills {loaded.prefill_load:.3g} times what it can bear comes; {resource}"
+                " saturates",
+                resource,
+            )
         if fetches.nic_utilisation >= 1:
             raise UnstableError(
                 f"{rate_rps:.4g} requests/s fetch and write {fetches.nic_utilisation:.3g} times"

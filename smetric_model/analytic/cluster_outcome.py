@@ -22,6 +22,7 @@ __all__ = ["outcome_of"]
 FloatArray = NDArray[np.float64]
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_DECODES = 24  # times in a decode pool that stand for all
 #: Above this share of its capacity a resource is what limits throughput.
 _SATURATED = 0.95
 
@@ -148,8 +149,15 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         "fetch_mean_s": float(fetch_s.mean()),
     }
     shares = list(_QUANTILES.values())
+    after = None
+    if cluster.scenario.cluster.serving == "disaggregated":
+        after = np.zeros(1)
+        if pool is not None:
+            at = pool.after_first_token_s(_DECODES)
+            after = np.append(at, np.zeros(round(_DECODES * (1 - several) / max(several, 0.1))))
     for name, values in (
         ("ttft", loaded.ttft_quantiles_s(shares)),
+        ("e2e", loaded.e2e_quantiles_s(shares, after)),
         ("tpot", (pool or loaded).tpot_quantiles_s(shares)),
         ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
     ):
@@ -190,6 +198,9 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     previous = routed.return_to_previous_ratio
     first = routed.return_to_first_ratio
     tied = min(state.hits.tied, previous)
+    evicted = routed.migrated_evicted_ratio
+    # those that any holder of a shared prefix may serve have not moved for an eviction
+    adrift = evicted * min(state.hits.adrift / max(state.hits.refused, 1e-12), 1.0)
     if routed.rule.first_turn != "hash":
         first = cluster.work.return_ratio(
             state.stay_rule, state.hits, state.rate_rps, cluster.instances, state.pace
@@ -198,8 +209,8 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
         "return_to_first_ratio": first,
         "return_to_previous_ratio": previous - tied,
         "migrated_overload_ratio": routed.migrated_overload_ratio,
-        "migrated_evicted_ratio": routed.migrated_evicted_ratio,
-        "migrated_other_ratio": routed.migrated_other_ratio + tied,
+        "migrated_evicted_ratio": evicted - adrift,
+        "migrated_other_ratio": routed.migrated_other_ratio + tied + adrift,
     }
 
 

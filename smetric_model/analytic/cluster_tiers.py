@@ -38,11 +38,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from scipy.special import gammaincinv
+from scipy.special import bdtrc, gammaincinv
 
 from smetric_model.analytic import _session_kernels
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.session_reuse import TURNS_BACK, SessionReuse
+from smetric_model.routing.ties import TieBreaking, holders_needed
 
 __all__ = ["LocalHits", "LocalTier", "Pace", "StayRule", "turns_back_weights"]
 
@@ -90,6 +91,17 @@ def _gamma_nodes(shape: float) -> FloatArray:
     edges = (np.arange(_SPREAD) + 0.5) / _SPREAD
     nodes = np.asarray(gammaincinv(shape, edges)) / shape
     return np.asarray(nodes / nodes.mean())
+
+
+@lru_cache(maxsize=256)
+def _held_by_all(instances: int) -> FloatArray:
+    """P(a prefix counts as held by all | an instance holds it with chance 0, 1/64, … 1).
+
+    Routers ask for a share of the instances, one of which is the home.
+    """
+    needed = holders_needed(instances, TieBreaking.shared_by_ratio)
+    chance = np.linspace(0.0, 1.0, 65)
+    return np.asarray(bdtrc(max(needed - 2, -1), max(instances - 1, 1), chance))
 
 
 class Pace(NamedTuple):
@@ -164,6 +176,9 @@ class LocalHits:
         Share of the follow-ups whose home lost too much of their context for the router.
     tied : float
         Share of the follow-ups that go to another copy as long as the home's.
+    adrift : float
+        Share of the follow-ups of whose context no more than a shared prefix is left that not all
+        instances hold: any of its holders serves them.  Part of ``refused``.
     retention_s : float
         Characteristic time of an instance of average load [s].
     held_tokens : float
@@ -182,6 +197,7 @@ class LocalHits:
     mean_stay: float
     refused: float
     tied: float
+    adrift: float
     retention_s: float
     held_tokens: float
     spread: _Spread
@@ -267,6 +283,13 @@ class LocalTier:
         self.ages = np.concatenate(([0.0], np.geomspace(0.05, max(longest, 1.0), _AGES)))
         tables = [self._table_of(row, self.private[row]) for row in range(len(TURNS_BACK))]
         self.content = np.array([table for table, _ in tables])
+        self.follow_up_ratio = float(self.has_home.mean())
+        pauses = np.sort(self.idle[0, self.has_home])
+        self.think_within = self.ages.copy()
+        if pauses.size:
+            self.think_within = np.array(
+                [float(np.minimum(pauses, age).mean()) for age in self.ages]
+            )
         self.reused = np.array([mean for _, mean in tables])
         self.mean_private = float(self.private_prompt.mean())
         mean = max(self.mean_private, _FEWEST)
@@ -361,23 +384,27 @@ class LocalTier:
         content = stay * first + rest @ self._content((np.array(TURNS_BACK) - 1.0) * running_s)
         dead = max(self.mean_private - stay * reused - float(rest @ self.reused), 0.0)
         table = content + dead * self.ages
+        again = mean_stay * self.follow_up_ratio
         free = max(self.demand.pool_tokens - pinned, 0.0)
         copies = max(free / max(self.mean_private, 1.0), 0.5)
         nodes = _gamma_nodes(round(copies / (mean_stay + self.private_cv2), 2) or 0.01)
         if instances == 1:
             nodes = np.ones(1)
         ages = np.array(
-            [self._retention(float(z), own_rate, table, dead, pinned, running_s) for z in nodes]
+            [
+                self._retention(float(z), own_rate, table, dead, pinned, running_s, again)
+                for z in nodes
+            ]
         )
         weight = nodes / nodes.sum()  # a busier instance gets more of the requests
 
         spread = _Spread(nodes, weight, ages)
         parts = self.found(rule, spread, instances, own_rate, stored, window_s, pace, mean_stay)
-        stays, whole, part, landed, refused, tied = parts
+        stays, whole, part, landed, refused, tied, adrift = parts
         homes = np.flatnonzero(self.has_home)
         middle = float(ages[ages.size // 2])
         held = own_rate * float(np.interp(middle, self.ages, table))
-        held += float(self._shared_held(own_rate, np.array([middle]), running_s)[0])
+        held += float(self._shared_held(own_rate, np.array([middle]), running_s, again)[0])
         return LocalHits(
             stay=stays,
             whole=whole,
@@ -389,6 +416,7 @@ class LocalTier:
             mean_stay=float(stays[homes].mean()) if homes.size else 1.0,
             refused=float(refused[homes].mean()) if homes.size else 0.0,
             tied=float(tied[homes].mean()) if homes.size else 0.0,
+            adrift=float(adrift[homes].mean()) if homes.size else 0.0,
             retention_s=middle,
             held_tokens=min(held, free),
             spread=spread,
@@ -423,10 +451,10 @@ class LocalTier:
 
         Returns
         -------
-        ndarray, shape (6, n)
+        ndarray, shape (7, n)
             P(stays), P(stays and finds all), tokens of those that stay and find less, of those that
             land elsewhere (both not divided by the probability), P(refused), P(goes to another
-            copy as long).
+            copy as long), P(refused, and goes to a holder of the shared prefix).
         """
         weights = turns_back_weights(mean_stay, instances)
         running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
@@ -438,7 +466,9 @@ class LocalTier:
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
         rates = own_rate * self.part_ratio
         has_shared = np.maximum(self.shared, _FEWEST)
-        seen = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
+        kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
+        again = mean_stay * self.follow_up_ratio
+        seen = running_s + self._visit_s(np.maximum(kept_s - running_s, 0.0), again)
 
         def present(factor: FloatArray) -> FloatArray:
             hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
@@ -449,7 +479,7 @@ class LocalTier:
         landing = chance
         if rule.seeks_hits and chance is not nothing:
             landing = present(np.full(spread.ages.size, float(instances)))
-        result = np.zeros((6, self.prompt.size))
+        result = np.zeros((7, self.prompt.size))
         _session_kernels.found(
             self.own,
             self.private,
@@ -471,6 +501,7 @@ class LocalTier:
             _BACK,
             back,
             runs,
+            _held_by_all(instances),
             (
                 rule.stay,
                 rule.stay_without,
@@ -479,7 +510,8 @@ class LocalTier:
                 float(rule.needs_own),
                 float(rule.needs_own),
                 self.cache_block,
-                float(instances == 1),
+                self.block,
+                float(instances),
             ),
             result,
         )
@@ -513,11 +545,23 @@ class LocalTier:
             self.reused[:, None] * self.ages[None, :],
         )
 
-    def _shared_held(self, own_rate: float, ages: FloatArray, running_s: float) -> FloatArray:
+    def _visit_s(self, ages: FloatArray, again: float) -> FloatArray:
+        """Time for which a turn keeps a shared prefix in place at most until the next, on average.
+
+        Turns of a session come one after the other: as long as its next turn, with the probability
+        ``again`` here, is sooner than the prefix is forgotten, it adds no more than a think time.
+        """
+        think = np.interp(ages, self.ages, self.think_within)
+        return again * think + (1.0 - again) * ages
+
+    def _shared_held(
+        self, own_rate: float, ages: FloatArray, running_s: float, again: float
+    ) -> FloatArray:
         """Shared prefixes that an instance holds and that no running request uses [tokens]."""
         rate = own_rate * self.part_ratio
         unused = self.part_size * np.exp(-rate * running_s)
-        return np.asarray(-np.expm1(-ages[:, None] * rate) @ unused)
+        visits = self._visit_s(ages, again)
+        return np.asarray(-np.expm1(-visits[:, None] * rate) @ unused)
 
     def shared_in_use(self, own_rate: float, running_s: float) -> float:
         """Return the shared prefixes that an instance's running requests use, held once [tokens].
@@ -539,12 +583,13 @@ class LocalTier:
         dead: float,
         pinned: float,
         running_s: float,
+        again: float,
     ) -> float:
         """Characteristic time of an instance that gets ``z`` times the mean rate [s]."""
         room = self.demand.pool_tokens - z * pinned
         if room <= 0:
             return 0.0
-        shared = self._shared_held(z * own_rate, self.ages[::8], running_s)
+        shared = self._shared_held(z * own_rate, self.ages[::8], running_s, again)
         held = z * own_rate * table + np.interp(self.ages, self.ages[::8], shared)
         if held[-1] <= room:
             slope = z * own_rate * dead

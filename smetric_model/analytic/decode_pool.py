@@ -137,6 +137,19 @@ class DecodePool:
             + float(self._steps.mean()) * self.mean_step_s
         )
 
+    def after_first_token_s(self, count: int) -> FloatArray:
+        """Return equally likely times from first to last token, output by output [s].
+
+        Parameters
+        ----------
+        count : int
+            How many.
+        """
+        order = np.argsort(self._steps, kind="stable")
+        at = order[((np.arange(count) + 0.5) / count * order.size).astype(int)]
+        stay = self.wait_s + self.transfer_s + self._steps * self.mean_step_s
+        return np.asarray(stay[at])
+
     def _tpot(self) -> tuple[FloatArray, FloatArray]:
         """TPOT of each request in each group of batches, shape (groups, n), and the weights."""
         deviation = (self._group_step_s - self.mean_step_s)[:, None] * self._steady[None, :]

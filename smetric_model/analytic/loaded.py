@@ -62,8 +62,10 @@ _Array = NDArray[np.float64]
 _GROUPS = 4  # batch sizes told apart
 #: waits told apart where TPOT depends on them
 _BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
-_WAIT_POINTS = 400  # equally likely waits behind those bins
+_WAIT_POINTS = 400  # (a multiple of _E2E_WAITS) equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
+_E2E_WAITS = 16  # waits told apart in the end-to-end time
+_E2E_REQUESTS = 128  # requests behind its quantiles
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
 _BISECTIONS = 14  # steps to a quantile
 _QUANTILE_RATIO = 0.02  # width of the bracket in which a quantile is interpolated, in logarithms
@@ -443,6 +445,88 @@ class LoadedInstance:
                 tpot += group.weight * (high - low) * in_tpot
                 both += group.weight * short * in_tpot
         return SloProbability(*(np.clip(p, 0.0, 1.0) for p in (ttft, tpot, both)))
+
+    def _ttft_at_waits(self, rows: NDArray[np.intp]) -> tuple[list[_Group], _Array, _Array, _Array]:
+        """TTFT at equally likely waits: group and weight of each case, TTFT and later interval.
+
+        The last two of shape (cases, rows) [s]; the interval is the one whose arrivals are still to
+        be prefilled when a request has its first token.
+        """
+        waits = self._waits_s.reshape(_E2E_WAITS, -1).mean(axis=1)
+        tau = max(self.kv_wait_s, 1e-12)
+        grid = np.geomspace(1e-3 * tau, 20 * tau + 2 * self._waits_s[-1], 256)
+        whole = (np.arange(_E2E_WAITS) + 0.5) / _E2E_WAITS
+        law = self._ahead.at(self._waiting, grid) * -np.expm1(-grid / tau)
+        longer = np.interp(whole, law, grid)  # the longer of the waits for prefill and for KV
+        before = self.instance.mix.before_prefill_s[rows]
+        groups, weights, times, intervals = [], [], [], []
+        for group in self.groups:
+            own = self._own_prefill_s[group.batch][rows]
+            for wait in longer if group.blocked else waits:
+                groups.append(group)
+                weights.append(group.weight / _E2E_WAITS)
+                shared = 0.0 if group.blocked else self._under_way_s + self._shared(own, wait)
+                times.append(before + own + wait + shared)
+                intervals.append(self._behind_s(group, 0.0 if group.blocked else wait, rows))
+        return groups, np.array(weights), np.array(times), np.array(intervals)
+
+    def e2e_quantiles_s(
+        self, shares: Sequence[float], after_first_token_s: _Array | None = None
+    ) -> list[float]:
+        """Return quantiles of the time from arrival to the last token [s].
+
+        Parameters
+        ----------
+        shares : sequence of float
+            Such as ``(0.5, 0.9)``.
+        after_first_token_s : ndarray of float, optional
+            Equally likely times from first to last token where another pool decodes, independent of
+            those before [s]; by default requests decode here, beside the prefills of others.
+
+        Returns
+        -------
+        list of float
+        """
+        size = self._steps.size
+        # not every fourth: requests may come in strata, which equal steps would always meet alike
+        steps_to = np.arange(min(size, _E2E_REQUESTS))
+        rows = ((steps_to + (steps_to * 0.6180339887) % 1.0) * (size / steps_to.size)).astype(int)
+        if after_first_token_s is not None:
+            _, weights, times, _ = self._ttft_at_waits(rows[::3])
+            total = (times[:, :, None] + after_first_token_s).reshape(weights.size, -1)
+            order = np.argsort(total, axis=None)
+            upto = np.cumsum(np.repeat(weights, total.shape[1])[order])
+            at = np.searchsorted(upto, np.asarray(shares) * upto[-1])
+            return [float(v) for v in total.ravel()[order][np.minimum(at, order.size - 1)]]
+        groups, weights, times, intervals = self._ttft_at_waits(rows)
+        steps = self._steps[rows]
+        decode = np.array([steps * self._own_step_s[group.batch][rows] for group in groups])
+        apart = times + decode
+        one = steps <= 0  # over with the first token: nobody can stall it
+        lone = np.sort(times[:, one], axis=None)
+        alone = np.append(
+            0.0, np.cumsum(np.repeat(weights, one.sum())[np.argsort(times[:, one], axis=None)])
+        )
+        several = float(np.mean(~one))
+        if several == 0:
+            stalled = None
+        else:
+            kept = np.flatnonzero(~one)
+            stalled = self._stalls.mean_within(
+                np.ones(kept.size),
+                np.ascontiguousarray(apart[:, kept]),
+                (decode + intervals)[:, kept],
+                weights,
+                self._most_prefills[rows][kept],
+            )
+
+        def within(limit_s: float) -> float:
+            first = alone[np.searchsorted(lone, limit_s, side="right")] / rows.size
+            return float(first + (several * stalled(limit_s) if stalled is not None else 0.0))
+
+        top = float(apart.max()) + 20 * float(self._work_s.max())
+        top += float(decode.max()) * self.prefill_load / max(1.0 - self.prefill_load, 0.05) * 3
+        return _invert(within, 0.999 * float(apart.min()), top, shares)
 
     def tpot_quantiles_s(self, shares: Sequence[float]) -> list[float]:
         """Return quantiles of the mean time per output token, over requests with two or more [s].

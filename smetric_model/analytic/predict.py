@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Prediction", "Reuse", "cluster_form", "predict"]
+__all__ = ["Prediction", "Reuse", "cluster_form", "predict", "steady_rate_rps"]
 
 
 def predict(
@@ -67,10 +67,7 @@ def predict(
     from smetric_model.analytic.cluster_outcome import outcome_of
 
     cluster = cluster_form(scenario, demand)
-    rate = cluster.work.rate_rps if scenario.workload.rate_rps == "trace" else None
-    if rate is None or not np.isfinite(rate):
-        rate = _servable_rps(scenario, demand)
-    return outcome_of(cluster, cluster.at(rate))
+    return outcome_of(cluster, cluster.at(steady_rate_rps(cluster)))
 
 
 def cluster_form(scenario: Scenario, demand: Demand) -> ColocatedCluster:
@@ -97,6 +94,31 @@ def cluster_form(scenario: Scenario, demand: Demand) -> ColocatedCluster:
 
         form = DisaggregatedCluster
     return form(scenario, with_sessions(demand))
+
+
+def steady_rate_rps(cluster: ColocatedCluster) -> float:
+    """Return the rate that a cluster's scenario asks for.
+
+    Parameters
+    ----------
+    cluster : ColocatedCluster
+        From :func:`cluster_form`.
+
+    Returns
+    -------
+    float
+        Servable requests of the cluster; of the window where the trace is replayed as it is
+        [requests/s].
+
+    Raises
+    ------
+    SpecError
+        If the rate is the trace's, and its sessions share no clock.
+    """
+    scenario = cluster.scenario
+    if scenario.workload.rate_rps == "trace" and np.isfinite(cluster.work.rate_rps):
+        return float(cluster.work.rate_rps)
+    return _servable_rps(scenario, cluster.demand)
 
 
 def _servable_rps(scenario: Scenario, demand: Demand) -> float:

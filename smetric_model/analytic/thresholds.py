@@ -1,31 +1,53 @@
 r"""OVERLOAD* and HIT_RATIO*: from which load on leaving home pays, in closed form.
 
-An instance with ``l`` requests in service gives each of them ``A + E l`` seconds.  A request that
-joins ``l_r`` in place of ``l_h`` saves ``E (l_h - l_r)`` at once, but the excess of its home melts
-while it runs; on average a share :math:`\eta = S / (S + A)` of it counts, :math:`S = A + E \bar l`
-being the sojourn at the mean load.  What it spares itself it spares the others too (they share the
-instance), so that the cluster gains twice that.  Leaving costs
+An instance with ``l`` requests in service gives each of them ``A + E l`` seconds, so that it
+completes :math:`\mu(l) = l/(A + E l)`; :math:`S = A + E \bar l` is the sojourn at the mean load.
+What a move costs and what it saves both outlast the request: an instance that is behind stays so
+until the excess has been worked off, and sessions return to it.  Both are linear responses of the
+cluster around its mean load.
+
+*Cost.*  Engine work of Δ seconds costs Δ·λ completions.  Each of them is a request that is still
+there, and the cluster works off excess at :math:`\mu'` per request, so that
+:math:`\Delta\lambda/\mu'` request-seconds are lost, whoever thinks between turns and wherever the
+excess lies.  :math:`\mu' = \mathrm{Cov}(l, \mu(l))/\mathrm{Var}\, l` is the slope that the load
+law sees.  The slope at the mean load alone would do for an instance that never leaves it; where KV
+is short, the latter tends to 0 as the instance fills, the former does not.
+
+*Saving.*  A request that joins ``l_r`` in place of ``l_h`` lets the cluster complete
+:math:`-\mu''\,(l_h - l_r) = 2 (E/S)\,\mu'\,(l_h - l_r)` more per second, and each is worth
+:math:`1/\mu'` request-seconds.  How long it lasts is the *persistence*
+
+.. math:: I = \int_0^\infty \rho(t)\, g(t)\, dt,
+
+ρ the autocorrelation of a load (the difference of the two is still there) and g the excess that one
+request leaves behind where it went, its session's later turns included.  With linear drift A and
+covariance Σ of thinking sessions and load, :math:`I = e_l' P e_l` where
+:math:`A P + P A' + e_l (\Sigma e_l/\Sigma_{ll})' = 0`.
+
+Leaving costs
 
 * the *fetch* of what home would have hit, or its *recomputation* where the global tier lacks it,
 * the *links*: a transfer slows those that share its NIC,
-* recomputation's delay of the other requests on the new instance, and the busier cluster's,
+* recomputation's delay of the other requests,
 * the *dead copy* left at home, which takes room from KV that would have been hit.
 
-All costs are in request-seconds.  With the cost D of a move
+All costs are in request-seconds.  With the cost D of a move and its saving
+:math:`\sigma = 2 E I / S` for each request fewer,
 
 .. math::
 
-   \mathrm{OVERLOAD}^* = \max\!\left(1.25,\ \frac{l_r + D / (2 E \eta)}{\bar l}\right), \qquad
-   \mathrm{HIT\_RATIO}^* = \mathrm{clip}\!\left(\frac{2 E \eta (l_h - l_r)}{D}, 0, 1\right),
+   \mathrm{OVERLOAD}^* = \max\!\left(1.25,\ \frac{l_r + D / \sigma}{\bar l}\right), \qquad
+   \mathrm{HIT\_RATIO}^* = \mathrm{clip}\!\left(\frac{\sigma (l_h - l_r)}{D}, 0, 1\right),
 
-the *social* optimum; the *private* one, best for the request that decides, has its own costs for D
-and no 2.  The second is the first seen from the hit: a home that still holds a share h of the
-expected hit asks D h for leaving, so both thresholds say that a follow-up stays where
-``2 E η (l_h - l_r) <= D h``.  ``l_r`` is the mean load that free requests join, ``l_h`` the mean
-home load of follow-ups that OVERLOAD lets stay.
+the *social* optimum.  The *private* one is best for the request that decides: its own costs, and
+its own stay only, of which the share :math:`\eta = S/(S + A)` sees the difference melt, so that
+:math:`\sigma = E \eta`.  The second threshold is the first seen from the hit: a home that still
+holds a share h of the expected hit asks D h for leaving, so both say that a follow-up stays where
+:math:`\sigma (l_h - l_r) \le D h`.  ``l_r`` is the mean load that free requests join, ``l_h`` the
+mean home load of follow-ups that OVERLOAD lets stay.
 
 Below 1.25 OVERLOAD is a poor bet where moves cost anything: between 1.25 and 1 migration about
-doubles.  ``docs/thresholds.md`` derives the formulas and shows how good they are.
+doubles.  ``docs/thresholds.md`` shows how good the formulas are.
 """
 
 from __future__ import annotations
@@ -34,7 +56,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from smetric_model.errors import SpecError
 
@@ -47,6 +69,7 @@ __all__ = [
     "matching_hit_weight",
     "matching_overload",
     "overload_optimum",
+    "persistence_s",
     "recompute_delay_s",
     "service_line",
     "shared_link_delay_s",
@@ -85,9 +108,19 @@ class ServiceLine:
         return self.sojourn_s / whole if whole > 0 else 1.0
 
     @property
-    def saving_s(self) -> float:
-        """Social saving of joining one request fewer, 2 E η [request-seconds]."""
-        return 2.0 * self.slope_s * self.persistence
+    def own_saving_s(self) -> float:
+        """What a request spares itself by joining one request fewer, E η [s]."""
+        return self.slope_s * self.persistence
+
+    def saving_s(self, persistence_s: float) -> float:
+        """Return what it spares all by joining one request fewer, 2 E I / S [request-seconds].
+
+        Parameters
+        ----------
+        persistence_s : float
+            I, of :func:`persistence_s` [s].
+        """
+        return 2.0 * self.slope_s * persistence_s / self.sojourn_s
 
 
 @dataclass(frozen=True)
@@ -99,7 +132,7 @@ class MoveCost:
     fetch_s : float
         The request waits for its KV from the global tier.
     recompute_s : float
-        The request waits for the recomputation of what the tier lacks.
+        The request waits for the recomputation of what the tier lacks; its engine time.
     link_s : float
         Other transfers wait, on the links shared.
     others_recompute_s : float
@@ -205,7 +238,8 @@ def overload_optimum(
     move_cost_s : array_like of float
         D: what a move costs [request-seconds].
     saving_s : array_like of float
-        What it saves for each request fewer (:attr:`ServiceLine.saving_s`; half of it privately).
+        What it saves for each request fewer (:meth:`ServiceLine.saving_s`,
+        :attr:`ServiceLine.own_saving_s`).
     receiver_load : array_like of float
         l_r: mean load that free requests join.
     mean_load : array_like of float
@@ -339,31 +373,65 @@ def matching_overload(
     return result if result.ndim else float(result)
 
 
-def recompute_delay_s(work_s: ArrayLike, line: ServiceLine) -> NDArray[np.float64]:
-    r"""Return what recomputation delays all requests together, the own one included.
+def recompute_delay_s(work_s: ArrayLike, rate_rps: float, service_slope_rps: float) -> Any:
+    r"""Return what recomputation delays the other requests, all together.
 
     Parameters
     ----------
     work_s : array_like of float
         Engine time of the recomputation, Δ [s].
-    line : ServiceLine
-        Of the instance.
+    rate_rps : float
+        Arrivals at an instance, λ [requests/s].
+    service_slope_rps : float
+        µ': completions per second for one request more, by regression over the load law; above 0.
 
     Returns
     -------
-    ndarray
-        :math:`Δ\,\bar l\,S/A` [request-seconds]: the derivative of :math:`λA/(1-λE)` by the share
-        of requests that bring Δ.  ``inf`` where the base is 0 (the instance is as good as full).
+    float or ndarray
+        :math:`Δ\,λ/µ'` [request-seconds]: while the engine recomputes, Δλ requests are not
+        completed, and excess is worked off at µ'.  Under Poisson arrivals it is Δ·Var l.
 
-    Notes
-    -----
-    Less than ``Δ`` where hardly anything else runs: then the request itself is all that waits,
-    and :math:`Δ` is returned.
+    Raises
+    ------
+    SpecError
+        If the slope is not above 0.
     """
-    work = np.asarray(work_s, dtype=float)
-    if line.base_s <= 0:
-        return np.where(work > 0, np.inf, 0.0)
-    return np.asarray(work * max(line.mean_load * line.sojourn_s / line.base_s, 1.0))
+    if not service_slope_rps > 0:
+        raise SpecError(f"service_slope_rps = {service_slope_rps}: above 0 is needed")
+    result = np.asarray(work_s, dtype=float) * (rate_rps / service_slope_rps)
+    return result if result.ndim else float(result)
+
+
+def persistence_s(drift_per_s: ArrayLike, covariance: ArrayLike) -> float:
+    r"""Return for how long a load difference and a request moved across it count together.
+
+    Parameters
+    ----------
+    drift_per_s : array_like of float, shape (k, k)
+        Linear drift A of an instance's deviations, the load last; stable [1/s].
+    covariance : array_like of float, shape (k, k)
+        Their stationary covariance Σ.
+
+    Returns
+    -------
+    float
+        :math:`I = \int_0^\infty ρ(t)\,(e^{At})_{ll}\,dt` with
+        :math:`ρ(t) = (e^{At} Σ)_{ll}/Σ_{ll}` [s].
+
+    Raises
+    ------
+    SpecError
+        If the load does not vary.
+    """
+    from scipy.linalg import solve_continuous_lyapunov
+
+    drift, spread = np.asarray(drift_per_s, float), np.asarray(covariance, float)
+    if not spread[-1, -1] > 0:
+        raise SpecError(f"variance of the load = {spread[-1, -1]}: above 0 is needed")
+    joins = np.zeros(drift.shape[0])
+    joins[-1] = 1.0
+    source = np.outer(joins, spread[:, -1] / spread[-1, -1])
+    return float(solve_continuous_lyapunov(drift, -source)[-1, -1])
 
 
 def transfer_time_s(alone_s: ArrayLike, utilisation: ArrayLike, streams: int = 1) -> Any:

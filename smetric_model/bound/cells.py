@@ -114,10 +114,9 @@ def make_cells(problem: Problem, edges_s: FloatArray, *, detail: float, by_value
     rows = problem.rows
     base_s = np.array(
         [
-            m.prefill_token_s * problem.base_tokens
-            + m.prefill_pair_s * problem.base_pairs
-            + (0.0 if problem.decode_rows else _decode_s(problem, m))
-            for m in rows
+            row.prefill_s(problem.base_tokens, problem.base_pairs, problem.pool_share)
+            + (0.0 if problem.decode_rows else _decode_s(problem, row))
+            for row in rows
         ]
     )
     request = problem.piece_request
@@ -161,7 +160,7 @@ def make_cells(problem: Problem, edges_s: FloatArray, *, detail: float, by_value
         slack_s=total(problem.slack_s),
         compute=np.array([total(row) for row in base_s]),
         decode_compute=np.array(
-            [total(_decode_s(problem, m)) for m in problem.decode_rows]
+            [total(_decode_s(problem, row)) for row in problem.decode_rows]
         ).reshape(len(problem.decode_rows), count),
         pin=total(pin),
         decode_pin=total(decode_pin),
@@ -186,9 +185,8 @@ def _piece_cells(
     length_last = np.where(same, 0.0, end - edges_s[last])
     tokens = problem.piece_tokens
     request = problem.piece_request
-    saved = np.array(
-        [m.prefill_token_s * tokens + m.prefill_pair_s * problem.piece_pairs for m in problem.rows]
-    )
+    share = problem.pool_share[request]
+    saved = np.array([row.prefill_s(tokens, problem.piece_pairs, share) for row in problem.rows])
     alone = problem.fastest_prefill
     alone_s = alone.prefill_token_s * tokens + alone.prefill_pair_s * problem.piece_pairs
     if math.isinf(detail):

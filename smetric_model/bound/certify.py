@@ -25,16 +25,21 @@ from numba import njit
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from smetric_model.bound.problem import Capacities, Problem
+    from smetric_model.bound.problem import Problem
+    from smetric_model.bound.resources import Capacities
+    from smetric_model.bound.rows import Row
 
 __all__ = [
     "RESOURCES",
     "Costs",
     "Prices",
     "capacity_of",
+    "capacity_value_s",
     "costs_of",
     "goodput_bound",
+    "local_price",
     "request_windows",
+    "row_capacity",
     "scale_bound",
 ]
 
@@ -60,7 +65,7 @@ class Prices:
         Seconds for which each window gives capacity: its length, unless one window stands for a
         steady state [s].
     compute, decode_compute : ndarray of float64, shape (rows, windows)
-        Per engine second, one row a minorant.
+        Per second of a row: of engines, and of their pools where it counts these too.
     local, decode_local, global_, nic, pcie : ndarray of float64, shape (windows,)
         Per token second; per byte.  ``global_``: of the global tier, or (write-back) of both
         tiers together.
@@ -75,11 +80,6 @@ class Prices:
     global_: FloatArray
     nic: FloatArray
     pcie: FloatArray
-
-    def row(self, resource: str) -> FloatArray:
-        """Price of a resource, summed over its rows; shape (windows,)."""
-        values = getattr(self, "global_" if resource == "global" else resource)
-        return np.asarray(values.sum(axis=0) if values.ndim == 2 else values)
 
     @classmethod
     def zero(cls, problem: Problem, edges_s: FloatArray, capacity_s: FloatArray) -> Prices:
@@ -130,15 +130,50 @@ def capacity_of(capacities: Capacities, write_through: bool, resource: str) -> f
     return capacities.nic_bytes_per_s if resource == "nic" else capacities.pcie_bytes_per_s
 
 
+def row_capacity(problem: Problem, resource: str, row: int) -> tuple[float, float]:
+    """Capacity of one row, and the part of it that is KV: engines, and their pools beside them."""
+    capacity = capacity_of(problem.capacities, problem.write_through, resource)
+    if resource != "compute":
+        return capacity, 0.0
+    weight = problem.rows[row].pool_weight
+    pools = weight * problem.capacities.local_tokens / problem.pool_tokens
+    return (1.0 - weight) * capacity + pools, pools
+
+
+def capacity_value_s(problem: Problem, prices: Prices) -> dict[str, FloatArray]:
+    """Value of a second of all capacity in each window, by resource that has a price."""
+    result: dict[str, FloatArray] = {}
+    nothing = np.zeros(prices.capacity_s.size)
+    for resource in RESOURCES:
+        values = getattr(prices, "global_" if resource == "global" else resource)
+        capacity = capacity_of(problem.capacities, problem.write_through, resource)
+        if resource == "compute":
+            # rows of engine time and pool: each part under its own name
+            for row, price in enumerate(values):
+                both, pools = row_capacity(problem, resource, row)
+                for name, part in (("compute", both - pools), ("local", pools)):
+                    if part > 0 and price.any():
+                        result[name] = result.get(name, nothing) + price * part
+        elif values.any():
+            total = values.sum(axis=0) if values.ndim == 2 else values
+            result[resource] = result.get(resource, nothing) + total * capacity
+    return result
+
+
 def capacity_value(problem: Problem, prices: Prices) -> dict[str, float]:
     """Value of all capacity at its prices, by resource."""
-    result = {}
-    for resource in RESOURCES:
-        spent = float((prices.row(resource) * prices.capacity_s).sum())
-        capacity = capacity_of(problem.capacities, problem.write_through, resource)
-        if spent > 0:
-            result[resource] = spent * capacity
-    return result
+    values = capacity_value_s(problem, prices)
+    return {name: float((value * prices.capacity_s).sum()) for name, value in values.items()}
+
+
+def local_price(problem: Problem, prices: Prices) -> FloatArray:
+    """Price of keeping a token in the local tier in each window, over all rows that charge it."""
+    both = 0.0 if problem.write_through else prices.global_
+    result = prices.local + both
+    for row, price in zip(problem.rows, prices.compute, strict=True):
+        if row.pool_weight > 0:
+            result = result + price * (row.pool_weight / problem.pool_tokens)
+    return np.asarray(result)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,22 +260,19 @@ def costs_of(
     cost = np.zeros(problem.size)
     recompute = np.zeros(request.size)
     tokens = problem.piece_tokens
-    for minorant, price in zip(problem.rows, prices.compute, strict=True):
+    share = problem.pool_share
+    for row, price in zip(problem.rows, prices.compute, strict=True):
         if not price.any():
             continue
         unit = _cheapest(price, first, last)
-        base = (
-            minorant.prefill_token_s * problem.base_tokens
-            + minorant.prefill_pair_s * problem.base_pairs
-        )
+        base = row.prefill_s(problem.base_tokens, problem.base_pairs, share)
         if not problem.decode_rows:
-            base = base + _decode_s(problem, minorant)
+            base = base + _decode_s(problem, row)
         cost += unit * base
-        saved = minorant.prefill_token_s * tokens + minorant.prefill_pair_s * problem.piece_pairs
-        recompute += unit[request] * saved
-    for minorant, price in zip(problem.decode_rows, prices.decode_compute, strict=True):
+        recompute += unit[request] * row.prefill_s(tokens, problem.piece_pairs, share[request])
+    for row, price in zip(problem.decode_rows, prices.decode_compute, strict=True):
         if price.any():
-            cost += _cheapest(price, first, last) * _decode_s(problem, minorant)
+            cost += _cheapest(price, first, last) * _decode_s(problem, row)
     alone = problem.fastest_prefill
     base_s = alone.prefill_token_s * problem.base_tokens + alone.prefill_pair_s * problem.base_pairs
     piece_s = alone.prefill_token_s * tokens + alone.prefill_pair_s * problem.piece_pairs
@@ -255,7 +287,7 @@ def costs_of(
     else:
         cost += pin * (base_s + decode_s)
     start, end = problem.gap_start_s, problem.gap_end_s
-    local = tokens * _between(prices.local + both, prices.edges_s, start, end)
+    local = tokens * _between(local_price(problem, prices), prices.edges_s, start, end)
     nic = _cheapest(prices.nic, first, last)
     pcie = _cheapest(prices.pcie, first, last)
     cost += nic * problem.moved_nic_bytes + pcie * problem.moved_pcie_bytes
@@ -280,14 +312,13 @@ def costs_of(
     return Costs(cost, mode, capacity_value(problem, prices))
 
 
-def _decode_s(problem: Problem, minorant: object) -> FloatArray:
-    """Engine time of each request's decode steps in one minorant, kept for the next call."""
+def _decode_s(problem: Problem, row: Row) -> FloatArray:
+    """Weighted time of each request's decode steps in one row, kept for the next call."""
     cache: dict[int, FloatArray] = problem.__dict__.setdefault("_decode_cache", {})
-    key = id(minorant)
+    key = id(row)
     if key not in cache:
-        cache[key] = (
-            minorant.decode_token_s(problem.pool_share) * problem.decode_tokens  # type: ignore[attr-defined]
-            + minorant.decode_key_s * problem.decode_keys  # type: ignore[attr-defined]
+        cache[key] = np.asarray(
+            row.decode_s(problem.decode_tokens, problem.decode_keys, problem.pool_share)
         )
     return cache[key]
 

@@ -1,4 +1,4 @@
-r"""An additive lower bound (minorant) of the step time, so that work can be counted by request.
+r"""A lower bound (minorant) of the step time, so that work can be counted by request.
 
 A step with prefill chunks and ``d`` decoding sequences takes, by
 :func:`~smetric_model.analytic.step_time.step_groups`,
@@ -8,30 +8,24 @@ A step with prefill chunks and ``d`` decoding sequences takes, by
 where G is what depends on the number of tokens only (weights, experts, gaps, all-reduces, head).
 This module gives numbers such that, for every step that an engine can run,
 
-.. math:: t \ge \beta\,p + a\,(\mathrm{pairs} + \tau p) + \sum_{r\ \mathrm{decoding}}
-          \bigl[h(\rho_r) + \kappa\,\mathrm{context}_r\bigr] .
+.. math:: t \ge \beta\,p + a\,(\mathrm{pairs} + \tau p) + g(d) + \kappa \sum_{r\ \mathrm{decoding}}
+          \mathrm{context}_r .
 
-:math:`\rho_r` is the share of the KV pool that sequence r holds; all decoding sequences fit into
-the pool, so the shares of a step sum to at most 1, and a step has at most ``max_running_requests``
-sequences.
+:mod:`smetric_model.bound.rows` shares g(d) out among the sequences.
 
 *Proof.*  (1) Attention: each group is a maximum, hence at least each of its sides; prefill
 attention takes its compute side, decode attention its streaming side at full bandwidth, both
 linear.  (2) Dense layers: max(F n, W) ≥ θ W + (1 − θ) F n for any θ in [0, 1].  (3) For any
 β ≤ min_p G(p)/p let g(d) = min_p [G(p + d) − β p], so that G(p + d) ≥ β p + g(d), also in a mixed
-step.  (4) Let ĝ ≤ g be concave, non-decreasing, ĝ(0) = 0.  Then φ(ρ) = ρ ĝ(1/ρ) is concave and
-non-decreasing (perspective of a concave function), so by Jensen
-Σ φ(ρ_r) ≤ d φ(1/d) = ĝ(d) ≤ g(d) whenever Σ ρ_r ≤ 1.  The same holds with (1 − ω) ρ_r + ω/D in
-place of ρ_r, D the most running requests: these sum to at most 1 too.  h = φ.  (5) A step that the
-CPU launches eagerly takes max(t_GPU, E) ≥ υ t_GPU + (1 − υ) max(G, E) for υ in [0, 1].
+step.  (4) A step that the CPU launches eagerly takes max(t_GPU, E) ≥ υ t_GPU + (1 − υ) max(G, E)
+for υ in [0, 1].
 
-β, θ, ω and υ are free: every choice gives a valid row, and several rows may be used side by side.
+β, θ and υ are free: every choice is valid, and several may be used side by side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,14 +37,13 @@ __all__ = ["Minorant", "least_step_s", "minorants"]
 FloatArray = NDArray[np.float64]
 
 _DENSE_SPLITS = (0.0, 0.5, 1.0)
-_PLACE_SHARES = (0.0, 0.5, 1.0)
 _EAGER_SPLITS = (1.0, 0.5, 0.0)
-_PREFILL_SPLITS = (1.0, 0.98, 0.95, 0.85, 0.7, 0.5)
+_PREFILL_SPLITS = (1.0, 0.98, 0.95, 0.9, 0.85, 0.7, 0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class Minorant:
-    """Coefficients of one additive minorant of the step time.
+    """Coefficients of one minorant of the step time.
 
     Attributes
     ----------
@@ -60,54 +53,20 @@ class Minorant:
         a: per (query, key) pair [s].
     decode_key_s : float
         κ: per token of context of a decoding sequence and step [s].
-    decode_share_s : ndarray of float64, shape (places + 1,)
-        ĝ at 0, 1, … decoding sequences [s]; linear between.
-    place_share : float
-        ω: how much of the batch is limited by places rather than by KV.
-    places : int
-        Most running requests.
+    batch_s : ndarray of float64, shape (places,)
+        g at 1, 2, … decoding sequences [s].
     label : str
-        Which choice of (β, θ, ω, υ) this is.
+        Which choice of (β, θ, υ) this is.
     """
 
     prefill_token_s: float
     prefill_pair_s: float
     decode_key_s: float
-    decode_share_s: FloatArray
-    place_share: float
-    places: int
+    batch_s: FloatArray
     label: str
 
-    def decode_token_s(self, pool_share: ArrayLike) -> Any:
-        """Return h(ρ): the least time of one token of a sequence, without its own attention.
-
-        Parameters
-        ----------
-        pool_share : array_like of float
-            Share of the KV pool that the sequence holds, in [0, 1].
-
-        Returns
-        -------
-        ndarray or float
-            Seconds [s].
-        """
-        share = np.asarray(pool_share, dtype=float)
-        effective = (1.0 - self.place_share) * share + self.place_share / self.places
-        effective = np.maximum(effective, 1.0 / (self.decode_share_s.size - 1))
-        batch = np.arange(self.decode_share_s.size)
-        # a share below one place of the table: the chord to the origin of φ, which is below φ
-        scale = np.minimum(
-            ((1.0 - self.place_share) * share + self.place_share / self.places) / effective, 1.0
-        )
-        result = scale * effective * np.interp(1.0 / effective, batch, self.decode_share_s)
-        return result if result.ndim else float(result)
-
     def step_s(
-        self,
-        prefill_tokens: float,
-        prefill_pairs: float,
-        contexts_tokens: ArrayLike,
-        pool_shares: ArrayLike,
+        self, prefill_tokens: float, prefill_pairs: float, contexts_tokens: ArrayLike
     ) -> float:
         """Evaluate the minorant for one step, for checks.
 
@@ -115,8 +74,8 @@ class Minorant:
         ----------
         prefill_tokens, prefill_pairs : float
             As in :func:`~smetric_model.analytic.step_time.step_groups`.
-        contexts_tokens, pool_shares : array_like of float, shape (decoding,)
-            Context of each decoding sequence [tokens], and its share of the pool.
+        contexts_tokens : array_like of float, shape (decoding,)
+            Context of each decoding sequence [tokens].
 
         Returns
         -------
@@ -124,7 +83,7 @@ class Minorant:
             Seconds, at most the step time [s].
         """
         context = np.asarray(contexts_tokens, dtype=float)
-        decode = np.sum(self.decode_token_s(pool_shares)) if context.size else 0.0
+        decode = self.batch_s[context.size - 1] if context.size else 0.0
         return float(
             self.prefill_token_s * prefill_tokens
             + self.prefill_pair_s * prefill_pairs
@@ -152,19 +111,13 @@ def _token_times(
     return launched(gpu), head * (upsilon if model.graph_capture_tokens == 0 else 1.0)
 
 
-def _concave_below(values: FloatArray) -> FloatArray:
-    """Concave, non-decreasing, from 0, nowhere above ``values`` (at 1, 2, …)."""
-    slopes = np.diff(values, prepend=0.0)
-    return np.concatenate(([0.0], np.cumsum(np.maximum(np.minimum.accumulate(slopes), 0.0))))
-
-
 def minorants(
     model: StepModel,
     token_budget: int,
     max_running_requests: int,
     mixed: bool = True,
 ) -> list[Minorant]:
-    """Return a family of additive minorants; each is valid on its own.
+    """Return a family of minorants; each is valid on its own.
 
     Parameters
     ----------
@@ -202,21 +155,17 @@ def minorants(
                 decode_only = time[:places]
                 g = np.minimum(least, decode_only) if mixed else decode_only
                 g = g + head[:places] + upsilon * model.linear_state_s * tokens[:places]
-                below = _concave_below(g)
                 label = f"prefill {split:g}, dense {theta:g}"
                 label += f", launch {1 - upsilon:g}" if eager else ""
-                result.extend(
+                result.append(
                     Minorant(
                         prefill_token_s=beta
                         + upsilon * model.attention_pair_s * model.attention_tile_tokens,
                         prefill_pair_s=upsilon * model.attention_pair_s,
                         decode_key_s=upsilon * max(model.attention_decode_key_s, model.kv_token_s),
-                        decode_share_s=below,
-                        place_share=omega,
-                        places=places,
-                        label=f"{label}, places {omega:g}",
+                        batch_s=g,
+                        label=label,
                     )
-                    for omega in _PLACE_SHARES
                 )
     return result
 

@@ -74,13 +74,10 @@ def session_work(problem: Problem, window_s: float) -> FloatArray:
 
     if not 0 < window_s < np.inf:
         raise SpecError(f"window_s = {window_s!r}: a finite number above 0 is needed")
-    minorant = problem.rows[0]
-    work = (
-        minorant.prefill_token_s * problem.base_tokens
-        + minorant.prefill_pair_s * problem.base_pairs
-    )
+    row = next(row for row in problem.rows if row.pool_weight == 0)
+    work = row.prefill_s(problem.base_tokens, problem.base_pairs, problem.pool_share)
     if not problem.decode_rows:
-        work = work + _decode_s(problem, minorant)
+        work = work + _decode_s(problem, row)
     session = np.unique(problem.session, return_inverse=True)[1]
     windows = max(1, int(np.ceil(problem.window_s / window_s - 1e-9)))
     at = np.minimum(((problem.arrival_s - problem.start_s) // window_s).astype(int), windows - 1)

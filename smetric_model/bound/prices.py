@@ -8,7 +8,7 @@ capacity row shows.  Re-solving for the larger cluster gives the finite differen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from smetric_model.bound.certify import RESOURCES, Prices, goodput_bound, scale_bound
 from smetric_model.bound.problem import Problem
+from smetric_model.bound.row_choice import for_pool
 from smetric_model.bound.solvers import SolverOptions
 from smetric_model.errors import SpecError
 
@@ -95,11 +96,7 @@ def grown(problem: Problem, what: str, units: float) -> Problem:
             local_tokens=have.local_tokens * factor,
             decode_local_tokens=have.decode_local_tokens * factor,
         )
-        return replace(
-            larger,
-            pool_tokens=problem.pool_tokens * factor,
-            pool_share=problem.pool_share / factor,
-        )
+        return for_pool(larger, factor)
     if what == "global_gb":
         more = amount / problem.kv_bytes_per_token
         return problem.with_capacities(global_tokens=have.global_tokens + more)
@@ -227,14 +224,13 @@ def window_prices(problem: Problem, prices: Prices) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from smetric_model.bound.certify import capacity_of
+    from smetric_model.bound.certify import capacity_value_s
 
     table: dict[str, FloatArray] = {"start_s": prices.edges_s[:-1], "end_s": prices.edges_s[1:]}
+    values = capacity_value_s(problem, prices)
     for name in RESOURCES:
-        price = prices.row(name)
-        if price.any():
-            capacity = capacity_of(problem.capacities, problem.write_through, name)
-            table[name] = price * prices.capacity_s * capacity
+        if name in values:
+            table[name] = values[name] * prices.capacity_s
     return pd.DataFrame(table)
 
 

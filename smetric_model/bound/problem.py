@@ -5,20 +5,36 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.bound.minorant import Minorant, least_step_s, minorants
+from smetric_model.bound.minorant import Minorant, minorants
+from smetric_model.bound.resources import (
+    Capacities,
+    Layout,
+    capacities_of,
+    handover_work,
+    nic_work,
+)
+from smetric_model.bound.rows import Row
+from smetric_model.bound.timeline import (
+    Timeline,
+    deadline_s,
+    least_decode_step_s,
+    least_prefill_s,
+    longest_hit_tokens,
+    nominal_timeline,
+    realised_timeline,
+)
 from smetric_model.errors import SpecError
 from smetric_model.simulate.steps import TICKS_PER_S
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
-    from smetric_model.simulate.inputs import Inputs, Replay
+    from smetric_model.simulate.inputs import Inputs
     from smetric_model.simulate.prepare import Prepared
     from smetric_model.workload.trace import Trace
 
@@ -58,55 +74,6 @@ _BY_REQUEST = (
     "moved_nic_bytes",
     "moved_pcie_bytes",
 )
-
-#: Where the global tier may put KV: spread over the nodes, or wherever it is needed next.
-Layout = Literal["spread", "free"]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """When requests arrive, and when each is complete at the latest; arrays of shape (requests,).
-
-    Attributes
-    ----------
-    arrival_s : ndarray of float64
-        Arrival [s]; NaN where it does not arrive.
-    completion_s : ndarray of float64
-        Latest completion that schedules of the class have [s].
-    kind : {'nominal', 'realised'}
-        As if each request were served alone, or as in a given run.
-    """
-
-    arrival_s: FloatArray
-    completion_s: FloatArray
-    kind: Literal["nominal", "realised"]
-
-
-@dataclass(frozen=True)
-class Capacities:
-    """Capacities of the cluster; ``inf`` where a resource is not there or does not limit.
-
-    Attributes
-    ----------
-    compute : float
-        Instances that prefill (colocated: all) [engine seconds per second].
-    decode_compute : float
-        Instances that only decode; 0 when colocated.
-    local_tokens, decode_local_tokens : float
-        KV pools [tokens].
-    global_tokens : float
-        Global tier [tokens].
-    nic_bytes_per_s, pcie_bytes_per_s : float
-        One direction of all nodes' NICs; all instances' PCIe [bytes/s].
-    """
-
-    compute: float
-    decode_compute: float
-    local_tokens: float
-    decode_local_tokens: float
-    global_tokens: float
-    nic_bytes_per_s: float
-    pcie_bytes_per_s: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +120,11 @@ class Problem:
         The window.
     kv_bytes_per_token : float
     capacities : Capacities
-    pool_tokens : float
-        Of one instance.
-    rows : tuple of Minorant
-        Minorants of the step time, colocated or of the prefill pool.
-    decode_rows : tuple of Minorant
+    pool_tokens, fixed_tokens : float
+        Of one instance; the part of it that each running request takes besides its prompt.
+    rows : tuple of Row
+        Of all instances, or of the prefill pool.
+    decode_rows : tuple of Row
         Of the decode pool; empty when colocated.
     fastest_prefill : Minorant
         The one that counts a prefill alone best.
@@ -201,8 +168,9 @@ class Problem:
     kv_bytes_per_token: float
     capacities: Capacities
     pool_tokens: float
-    rows: tuple[Minorant, ...]
-    decode_rows: tuple[Minorant, ...]
+    fixed_tokens: float
+    rows: tuple[Row, ...]
+    decode_rows: tuple[Row, ...]
     fastest_prefill: Minorant
     write_through: bool
     layout: Layout
@@ -294,133 +262,6 @@ def _simulated_form(scenario: Scenario) -> Scenario:
     return scenario.replace(**changes)
 
 
-def nominal_timeline(scenario: Scenario, inputs: Inputs) -> Timeline:
-    """When requests arrive if each takes the least time it can.
-
-    Closed loop: a turn comes a think time after its predecessor's earliest completion, and so
-    early completions are exact for every schedule with these arrivals.  Open loop: as recorded; a
-    request within SLO is complete at its deadline at the latest.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        For its SLO.
-    inputs : Inputs
-        The workload.
-    """
-    data = inputs.requests
-    n = data.turn.size
-    arrival = data.arrival_tick / TICKS_PER_S
-    least = _least_service_s(inputs)
-    think = data.think_ticks / TICKS_PER_S
-    limit = _deadline_s(scenario, inputs)
-    waits = data.arrival_tick < 0
-    if waits.any():
-        # a session's requests in their order: predecessors have smaller rows
-        done = np.where(data.unservable > 0, 0.0, least)
-        _chain(data.previous, waits, think, done, arrival)
-    completion = arrival + limit
-    following = np.flatnonzero(waits)
-    before = data.previous[following]
-    completion[before] = arrival[following] - think[following]
-    return (
-        Timeline(arrival, np.maximum(completion, arrival), "nominal")
-        if n
-        else Timeline(arrival, arrival, "nominal")
-    )
-
-
-def realised_timeline(scenario: Scenario, inputs: Inputs, replay: Replay) -> Timeline:
-    """When requests arrived in a run, and when each is complete at the latest.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        For its SLO.
-    inputs, replay : Inputs, Replay
-        The run.  Where the next turn waited for a request, its completion is exact; else it is
-        the later of the deadline and the run's.
-    """
-    arrived = replay.arrival >= 0
-    arrival = np.where(arrived, replay.arrival / TICKS_PER_S, np.nan)
-    end = replay.end_tick / TICKS_PER_S
-    done = np.where(replay.done >= 0, replay.done / TICKS_PER_S, np.where(arrived, end, np.nan))
-    completion = np.fmax(done, arrival + _deadline_s(scenario, inputs))
-    data = inputs.requests
-    following = np.flatnonzero((data.arrival_tick < 0) & arrived)
-    before = data.previous[following]
-    completion[before] = done[before]
-    refused = data.unservable > 0
-    completion[refused] = arrival[refused]
-    return Timeline(arrival, completion, "realised")
-
-
-def _chain(
-    previous: IntArray,
-    waits: NDArray[np.bool_],
-    think: FloatArray,
-    least: FloatArray,
-    out: FloatArray,
-) -> None:
-    order = np.flatnonzero(waits)
-    before = previous[order]
-    # by depth in the session, so that each step is one array operation
-    depth = np.zeros(previous.size, np.int64)
-    for row, above in zip(order.tolist(), before.tolist(), strict=True):
-        depth[row] = depth[above] + 1
-    levels = depth[order]
-    rank = np.argsort(levels, kind="stable")
-    bounds = np.searchsorted(levels[rank], np.arange(levels.max(initial=0) + 2))
-    for low, high in itertools.pairwise(bounds[1:]):
-        rows = order[rank[low:high]]
-        above = previous[rows]
-        out[rows] = out[above] + least[above] + think[rows]
-
-
-def _deadline_s(scenario: Scenario, inputs: Inputs) -> FloatArray:
-    """Longest time from arrival to completion within SLO; the drain limit caps it."""
-    data = inputs.requests
-    ttft = scenario.slo.ttft_s(data.prompt_tokens.astype(np.float64))
-    tail = np.where(
-        data.output_tokens > 1, scenario.slo.tpot_s * np.maximum(data.output_tokens - 1, 1), 0.0
-    )
-    whole = (inputs.window.drain_end - inputs.window.start) / TICKS_PER_S
-    return np.minimum(ttft + tail, whole)
-
-
-def _least_prefill_s(inputs: Inputs, tokens: FloatArray, pairs: FloatArray) -> FloatArray:
-    """Least time of prefill steps: the largest of the minorants of pure prefill."""
-    engine = inputs.engine
-    family = minorants(inputs.model, engine.token_budget, engine.max_running_requests, mixed=False)
-    result = np.zeros(tokens.shape)
-    for token_s, pair_s in {(m.prefill_token_s, m.prefill_pair_s) for m in family}:
-        result = np.maximum(result, token_s * tokens + pair_s * pairs)
-    return result
-
-
-def _least_step_s(inputs: Inputs) -> tuple[float, float]:
-    engine = inputs.engine
-    return least_step_s(inputs.model, engine.token_budget, engine.max_running_requests)
-
-
-def _usable(inputs: Inputs) -> IntArray:
-    """Longest hit of each request [tokens]."""
-    engine, prompt = inputs.engine, inputs.requests.prompt_tokens
-    most = np.minimum(inputs.nodes.blocks * engine.cache_block_tokens, np.maximum(prompt - 1, 0))
-    return np.asarray(most // engine.block_tokens * engine.block_tokens)
-
-
-def _least_service_s(inputs: Inputs) -> FloatArray:
-    """Least time from arrival to completion: host, what no cache saves, decode alone."""
-    data = inputs.requests
-    prompt = data.prompt_tokens.astype(np.float64)
-    hit = _usable(inputs).astype(np.float64)
-    step, key = _least_step_s(inputs)
-    prefill = _least_prefill_s(inputs, prompt - hit, 0.5 * (prompt**2 - hit**2))
-    decode = (data.output_tokens - 1) * (step + key * prompt)
-    return np.asarray(data.host_ticks / TICKS_PER_S + prefill + decode)
-
-
 def make_problem(
     scenario: Scenario,
     inputs: Inputs,
@@ -453,6 +294,7 @@ def make_problem(
         If no servable request arrives in the window.
     """
     from smetric_model.bound._pieces import find_pieces, private_tokens
+    from smetric_model.bound.row_choice import with_rows
 
     data, nodes, engine, window = inputs.requests, inputs.nodes, inputs.engine, inputs.window
     arrival, completion = timeline.arrival_s, timeline.completion_s
@@ -461,7 +303,7 @@ def make_problem(
     order = order[np.argsort(arrival[order], kind="stable")]
     in_order = scenario.workload.loop == "closed"
     session = data.session_key.astype(np.int64)
-    usable = _usable(inputs)
+    usable = longest_hit_tokens(inputs)
     patience = scenario.slo.ttft_s(data.prompt_tokens.astype(np.float64))
     arguments = (
         nodes.parent,
@@ -517,7 +359,7 @@ def make_problem(
     base = prompt - np.bincount(request, tokens, rows.size)
     base_pairs = 0.5 * prompt**2 - np.bincount(request, pairs, rows.size)
     split = scenario.cluster.serving == "disaggregated"
-    step, key = _least_step_s(inputs)
+    step, key = least_decode_step_s(inputs)
     pinned = private[rows] + engine.fixed_state_tokens
     pool = float(engine.pool_tokens)
     decode_pinned = pinned
@@ -525,21 +367,20 @@ def make_problem(
     if split:
         # the decode pool keeps no prefixes: every sequence holds its whole prompt there
         decode_pinned = prompt + engine.fixed_state_tokens
-        moved_nic, moved_pcie = _moved(inputs, prompt, output)
+        moved_nic, moved_pcie = handover_work(inputs, prompt, output)
     ttft = scenario.slo.ttft_s(prompt)
     host = data.host_ticks[rows] / TICKS_PER_S
-    slack = ttft - host - _least_prefill_s(inputs, base, base_pairs)
+    slack = ttft - host - least_prefill_s(inputs, base, base_pairs)
     decode_step = step + key * prompt
     slow = (output > 1) & (decode_step > scenario.slo.tpot_s)
     slack = np.where(slow, -1.0, slack)
     first_step, places = engine.token_budget, engine.max_running_requests
-    family = minorants(inputs.model, first_step, places, mixed=not split)
     alone = minorants(inputs.model, first_step, places, mixed=False)
     problem = Problem(
         row=rows,
         session=session[rows],
         arrival_s=arrival[rows],
-        due_s=arrival[rows] + _deadline_s(scenario, inputs)[rows],
+        due_s=arrival[rows] + deadline_s(scenario, inputs)[rows],
         value_tokens=prompt + output,
         prompt_tokens=prompt,
         output_tokens=output,
@@ -553,7 +394,7 @@ def make_problem(
         written_tokens=fresh[inside],
         slack_s=slack,
         decode_step_s=decode_step,
-        nic_work_per_token=_nic_work(inputs, usable[rows], layout),
+        nic_work_per_token=nic_work(inputs, usable[rows], layout),
         moved_nic_bytes=moved_nic,
         moved_pcie_bytes=moved_pcie,
         offsets=offsets,
@@ -564,10 +405,11 @@ def make_problem(
         start_s=start_s,
         end_s=end_s,
         kv_bytes_per_token=inputs.fabric.block_bytes / engine.block_tokens,
-        capacities=_capacities(scenario, inputs, layout),
+        capacities=capacities_of(scenario, inputs, layout),
         pool_tokens=pool,
-        rows=tuple(family),
-        decode_rows=tuple(alone) if split else (),
+        fixed_tokens=float(engine.fixed_state_tokens),
+        rows=(),
+        decode_rows=(),
         fastest_prefill=max(alone, key=lambda m: m.prefill_token_s),
         write_through=scenario.global_tier.write == "through",
         layout=layout,
@@ -576,86 +418,4 @@ def make_problem(
         unservable=int(np.sum((data.unservable > 0) & (arrival >= start_s) & (arrival < end_s))),
         notes=list(notes or []),
     )
-    return _with_few_rows(problem)
-
-
-def _nic_work(inputs: Inputs, usable: IntArray, layout: Layout) -> FloatArray:
-    """Least line capacity per fetched token, over all sizes up to the request's longest hit."""
-    fabric, engine = inputs.fabric, inputs.engine
-    if fabric.nodes == 1 or layout == "free":
-        return np.zeros(usable.size)
-    size = np.arange(1, fabric.nic_work_idle.size)
-    work = np.minimum(fabric.nic_work_idle, fabric.nic_work_busy)[1:]
-    least = np.minimum.accumulate(work / (size * engine.block_tokens))
-    longest = np.clip(-(-usable // engine.block_tokens), 1, size.size)
-    return np.asarray(least[longest - 1])
-
-
-def _moved(inputs: Inputs, prompt: FloatArray, output: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Least link capacity that handing a prompt's KV to the decode pool takes."""
-    fabric, engine = inputs.fabric, inputs.engine
-    blocks = np.floor(prompt / engine.block_tokens).astype(np.int64)
-    moved = np.where(output > 1, blocks, 0)
-    pcie = moved * fabric.block_bytes
-    work = fabric.transfer_work_idle
-    shares_a_node = fabric.prefill_instances % fabric.instances_per_node != 0
-    if shares_a_node or work.size == 0 or fabric.nodes == 1:
-        return np.zeros(prompt.size), pcie  # it may stay within the node
-    least = np.minimum(work, fabric.transfer_work_busy)
-    # capacity taken by a size or any larger one
-    least = np.minimum.accumulate(least[::-1])[::-1]
-    return least[np.clip(moved, 0, least.size - 1)], pcie
-
-
-def _capacities(scenario: Scenario, inputs: Inputs, layout: Layout) -> Capacities:
-    fabric, engine, cluster = inputs.fabric, inputs.engine, scenario.cluster
-    split = cluster.serving == "disaggregated"
-    prefill = cluster.prefill_instances if split else fabric.instances
-    decode = cluster.decode_instances if split else 0
-    one_node = fabric.nodes == 1 or (layout == "free" and not split)
-    return Capacities(
-        compute=float(prefill or 0),
-        decode_compute=float(decode or 0),
-        local_tokens=float((prefill or 0) * engine.pool_tokens),
-        decode_local_tokens=float((decode or 0) * engine.pool_tokens),
-        global_tokens=float(fabric.global_blocks * engine.cache_block_tokens),
-        nic_bytes_per_s=np.inf if one_node else fabric.nodes * fabric.node_nic_bytes_per_s,
-        pcie_bytes_per_s=float(fabric.instances * fabric.pcie_bytes_per_s),
-    )
-
-
-#: Rows of the compute resource that are kept, and requests looked at to choose them.
-_MOST_ROWS, _SAMPLE = 4, 20_000
-
-
-def _with_few_rows(problem: Problem) -> Problem:
-    """Keep the minorants that count most, for several shares of prefix reuse."""
-    step = max(1, problem.size // _SAMPLE)
-    share = problem.pool_share[::step]
-    decode = problem.decode_tokens[::step]
-    keys = float(problem.decode_keys[::step].sum())
-    base = float(problem.base_tokens[::step].sum()), float(problem.base_pairs[::step].sum())
-    request = problem.piece_request
-    picked = request % step == 0
-    pieces = float(problem.piece_tokens[picked].sum()), float(problem.piece_pairs[picked].sum())
-
-    def best(family: tuple[Minorant, ...], prefills: bool) -> tuple[Minorant, ...]:
-        decoding = np.array([float((m.decode_token_s(share) * decode).sum()) for m in family])
-        chosen: dict[int, None] = {}
-        for recomputed in (0.0, 0.1, 0.3, 1.0) if prefills else (0.0,):
-            total = decoding + keys * np.array([m.decode_key_s for m in family])
-            if prefills:
-                total = total + np.array(
-                    [
-                        m.prefill_token_s * (base[0] + recomputed * pieces[0])
-                        + m.prefill_pair_s * (base[1] + recomputed * pieces[1])
-                        for m in family
-                    ]
-                )
-            chosen[int(np.argmax(total))] = None
-        return tuple(family[k] for k in list(chosen)[:_MOST_ROWS])
-
-    if problem.decode_rows:
-        fastest = max(problem.rows, key=lambda m: m.prefill_token_s)
-        return replace(problem, rows=(fastest,), decode_rows=best(problem.decode_rows, False))
-    return replace(problem, rows=best(problem.rows, True))
+    return with_rows(problem, inputs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.bound.certify import RESOURCES, Prices, capacity_of
+from smetric_model.bound.certify import RESOURCES, Prices, capacity_of, row_capacity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -48,7 +48,9 @@ class LinearProgram:
     window : ndarray of int64, shape (capacity rows,)
         Window of each row.
     blocks : list of (str, int)
-        Resource and minorant row of each block of capacity rows.
+        Resource and number of the row of each block of capacity rows.
+    kv_ratio : list of float
+        How much of each block's capacity is the local tier's, where it is two resources'.
     scale : bool
         Whether θ is looked for.
     columns : dict of str to slice
@@ -65,6 +67,7 @@ class LinearProgram:
     resource: IntArray
     window: IntArray
     blocks: list[tuple[str, int]]
+    kv_ratio: list[float]
     scale: bool
     columns: dict[str, slice] = field(default_factory=dict)
 
@@ -80,8 +83,12 @@ class LinearProgram:
 
     def factors(self, **changes: float) -> FloatArray:
         """Return the multiples of the capacities by row, all 1 but those given by resource."""
-        names = [name for name, _ in self.blocks]
-        per_block = np.array([changes.get(name, 1.0) for name in names])
+        per_block = np.array(
+            [
+                (1.0 - kv) * changes.get(name, 1.0) + kv * changes.get("local", 1.0)
+                for (name, _), kv in zip(self.blocks, self.kv_ratio, strict=True)
+            ]
+        )
         return per_block[self.resource] if per_block.size else np.zeros(0)
 
     def as_inequalities(
@@ -213,20 +220,24 @@ def build_program(
 
     window = np.arange(windows)
     owner = cells.owner
+    kept_rows: list[tuple[int, float]] = []  # rows that count what is kept in the local tier
     # compute: what is recomputed is what is served and neither local nor fetched
     for name, base, extra in (
         ("compute", cells.compute, cells.recompute),
         ("decode_compute", cells.decode_compute, None),
     ):
         for row in range(base.shape[0]):
-            per = 1.0 / capacity(name)
+            per = 1.0 / row_capacity(problem, name, row)[0]
             demand = base[row].copy()
             parts: list[tuple[Any, Any, Any]] = []
             if extra is not None:
                 np.add.at(demand, owner, extra[row])
                 parts += [(local, owner, -extra[row] * per), (fetch, owner, -extra[row] * per)]
             parts.append((served, served, demand * per))
-            limited.add(cap(name, row) + window, chain(parts), 1.0)
+            place = cap(name, row)
+            limited.add(place + window, chain(parts), 1.0)
+            if extra is not None and problem.rows[row].pool_weight > 0:
+                kept_rows.append((place, per * problem.rows[row].pool_weight / problem.pool_tokens))
     # KV: kept over intervals, and pinned by running requests
     pinned = cells.pin.copy()
     np.add.at(pinned, owner, cells.recompute_pin)
@@ -244,26 +255,34 @@ def build_program(
             [(served, served, cells.decode_pin / capacity("decode_local"))]
         )
 
+    inner = np.flatnonzero(cells.occupancy_inner > 0)
+    lasting: dict[int, IntArray] = {}
+
     def occupancy(row: int, columns: IntArray, per: float) -> None:
         nonlocal size
         limited.add(row + cells.gap_first, columns, cells.occupancy_first * per)
         limited.add(row + cells.gap_last, columns, cells.occupancy_last * per)
-        inner = np.flatnonzero(cells.occupancy_inner > 0)
         if not inner.size:
             return
-        kept = size + np.arange(windows)
-        size += windows
-        first = equal.block(windows)
-        equal.add(first + window, kept, 1.0)
-        equal.add(first + window[1:], kept[:-1], -1.0)
-        amount = cells.occupancy_inner[inner] * per
-        equal.add(first + cells.gap_first[inner] + 1, columns[inner], -amount)
-        equal.add(first + cells.gap_last[inner], columns[inner], amount)
-        limited.add(row + window, kept, np.diff(edges_s))
+        # tokens kept all through each window, over those of a pool; one sum serves all rows
+        key = int(columns[0])
+        if key not in lasting:
+            kept = lasting[key] = size + np.arange(windows)
+            size += windows
+            first = equal.block(windows)
+            equal.add(first + window, kept, 1.0)
+            equal.add(first + window[1:], kept[:-1], -1.0)
+            amount = cells.occupancy_inner[inner] * unit
+            equal.add(first + cells.gap_first[inner] + 1, columns[inner], -amount)
+            equal.add(first + cells.gap_last[inner], columns[inner], amount)
+        limited.add(row + window, lasting[key], np.diff(edges_s) * (per / unit))
 
+    unit = per_local
     row = cap("local", 0)
     limited.add(row + window, pools["local"], 1.0)
     occupancy(row, local, per_local)
+    for place, per in kept_rows:
+        occupancy(place, local, per)
     if "decode_local" in pools:
         limited.add(cap("decode_local", 0) + window, pools["decode_local"], 1.0)
     tier = capacity("global")
@@ -325,6 +344,10 @@ def build_program(
         resource=resource,
         window=np.tile(window, len(blocks)),
         blocks=blocks,
+        kv_ratio=[
+            pools / both
+            for both, pools in (row_capacity(problem, name, row) for name, row in blocks)
+        ],
         scale=scale,
         columns={
             "served": slice(0, many),
@@ -364,7 +387,7 @@ def prices_of(
     windows = capacity_s.size
     for number, (resource, row) in enumerate(program.blocks):
         part = duals[number * windows : (number + 1) * windows]
-        part = part / capacity_of(problem.capacities, problem.write_through, resource)
+        part = part / row_capacity(problem, resource, row)[0]
         if values[resource].ndim == 2:
             values[resource][row] = part
         else:

@@ -171,6 +171,9 @@ def timed_bound(
     tell = progress or (lambda _text: None)
     detail = DETAIL[objective] if detail is None else detail
     block_requests = BLOCK_REQUESTS[objective] if block_requests is None else block_requests
+    options = options or SolverOptions()
+    if objective == "scale" and options.method == "choose":
+        options = replace(options, method="ipm")
     rows = _rows_that_bind(problem, fallback)
     edges_s = windows_of(problem, window_s)
     inner = int(np.searchsorted(edges_s, problem.end_s - 1e-9))

@@ -27,6 +27,8 @@ from smetric_model.bound.certify import (
     Prices,
     _decode_s,
     capacity_of,
+    local_price,
+    row_capacity,
     scale_bound,
 )
 from smetric_model.bound.program import LinearProgram, build_program, prices_of
@@ -259,9 +261,7 @@ def single_prices(problem: Problem, edges_s: FloatArray, capacity_s: FloatArray)
 
 
 def _thresholds(problem: Problem, prices: Prices) -> Thresholds:
-    local, stored = float(prices.local[0]), float(prices.global_[0])
-    if not problem.write_through:
-        local += stored
+    local, stored = float(local_price(problem, prices)[0]), float(prices.global_[0])
     request = problem.piece_request
     total = problem.piece_tokens.sum()
     if not total > 0:
@@ -269,9 +269,10 @@ def _thresholds(problem: Problem, prices: Prices) -> Thresholds:
     work = float((problem.nic_work_per_token[request] * problem.piece_tokens).sum() / total)
     link = float(prices.nic[0]) * work + float(prices.pcie[0]) * problem.kv_bytes_per_token
     saved = 0.0
-    for minorant, price in zip(problem.rows, prices.compute[:, 0], strict=True):
-        pairs = float(problem.piece_pairs.sum() / total)
-        saved += price * (minorant.prefill_token_s + minorant.prefill_pair_s * pairs)
+    held = problem.pool_share[request]
+    for row, price in zip(problem.rows, prices.compute[:, 0], strict=True):
+        again = row.prefill_s(problem.piece_tokens, problem.piece_pairs, held)
+        saved += price * float(again.sum() / total)
 
     def ratio(above: float, below: float) -> float:
         if below <= 0:
@@ -317,18 +318,20 @@ def usage_of(
     )
     pin = float((problem.pinned_tokens * base_s).sum())
     pin += float((problem.pinned_tokens[request] * piece_s)[again].sum())
+    kept_local = float((tokens * gap)[local].sum())
+    share = problem.pool_share
     used: dict[str, list[float]] = {
         "compute": [
             float(
-                m.prefill_token_s * (problem.base_tokens.sum() + tokens[again].sum())
-                + m.prefill_pair_s * (problem.base_pairs.sum() + pairs[again].sum())
-                + (0.0 if problem.decode_rows else _decode_s(problem, m).sum())
+                row.prefill_s(problem.base_tokens, problem.base_pairs, share).sum()
+                + row.prefill_s(tokens, pairs, share[request])[again].sum()
+                + (0.0 if problem.decode_rows else _decode_s(problem, row).sum())
+                + row.pool_weight * kept_local / problem.pool_tokens
             )
-            for m in problem.rows
+            for row in problem.rows
         ],
-        "decode_compute": [float(_decode_s(problem, m).sum()) for m in problem.decode_rows],
+        "decode_compute": [float(_decode_s(problem, row).sum()) for row in problem.decode_rows],
     }
-    kept_local = float((tokens * gap)[local].sum())
     kept_global = float((tokens * gap)[fetch].sum())
     split = bool(problem.decode_rows)
     used["local"] = [kept_local + pin + (0.0 if split else decode_pin)]
@@ -346,7 +349,9 @@ def usage_of(
     for name, values in used.items():
         capacity = capacity_of(problem.capacities, problem.write_through, name)
         if values and 0 < capacity < np.inf:
-            result[name] = np.array(values) / capacity
+            result[name] = np.array(
+                [value / row_capacity(problem, name, row)[0] for row, value in enumerate(values)]
+            )
     return result
 
 
@@ -434,7 +439,7 @@ def _from_vector(
         for name in RESOURCES
     }
     for (name, row), value in zip(order, values.tolist(), strict=True):
-        value = value / capacity_of(problem.capacities, problem.write_through, name)
+        value = value / row_capacity(problem, name, row)[0]
         if arrays[name].ndim == 2:
             arrays[name][row, 0] = value
         else:

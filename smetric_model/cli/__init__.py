@@ -22,6 +22,10 @@ __all__ = ["main"]
 
 #: subcommand -> (module, one-line help); the function in the module is called ``command``
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "advantage": (
+        "smetric_model.cli.advantage",
+        "The scenario's routing policy against others, and why.",
+    ),
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "engines": (
@@ -33,6 +37,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
     "predict": ("smetric_model.cli.predict", "The closed-form answer to a scenario."),
+    "reproduce": ("smetric_model.cli.reproduce", "The paper's experiments, and its claims."),
     "route": ("smetric_model.cli.route", "The SMetric router in front of vLLM instances."),
     "simulate": (
         "smetric_model.cli.simulate",
@@ -123,8 +128,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (SpecError, TraceError, UnstableError, SolveError, LiveError, OSError) as error:
+    except (SpecError, TraceError, UnstableError, SolveError, LiveError) as error:
         click.echo(f"smetric-model: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        text = f"{error.filename}: {error.strerror}" if named else str(error)
+        click.echo(f"smetric-model: {text}", err=True)
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("smetric-model: interrupted", err=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 import orjson
 
-__all__ = ["echo_json", "echo_wrapped", "json_option", "print_table"]
+__all__ = ["echo_json", "echo_wrapped", "json_option", "percent", "print_table"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +59,11 @@ def echo_wrapped(text: str) -> None:
             break_on_hyphens=False,
         )
     )
+
+
+def percent(share: float) -> str:
+    """Write a share as a percentage; a dash where there was nothing to take a share of."""
+    return "-" if math.isnan(share) else f"{share:.1%}"
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -278,7 +278,7 @@ def print_outcome(outcome: Outcome) -> None:
     echo_wrapped(
         f"{outcome['policy']}: {number('requests'):.0f} requests in {number('window_s'):g} s"
         f" ({number('arrival_rate_rps'):.4g}/s), {number('unservable_ratio'):.2%} unservable,"
-        f" {number('within_slo_ratio'):.1%} within SLO"
+        f" {percent(number('within_slo_ratio'))} within SLO"
     )
     if number("timed_out_ratio") > 0 or number("failed_ratio") > 0 or number("retries") > 0:
         echo_wrapped(
@@ -331,7 +331,7 @@ def print_outcome(outcome: Outcome) -> None:
             for pool in ("prefill", "decode")
         }
     rows = [
-        [f"{title}: {name.replace('_', ' ')}", f"{number(f'{name}_ratio'):.1%}"]
+        [f"{title}: {name.replace('_', ' ')}", percent(number(f"{name}_ratio"))]
         for title, names in shares.items()
         for name in names
     ]

@@ -11,10 +11,12 @@ from scipy.optimize import minimize_scalar
 from smetric_model.analytic.predict import Prediction
 from smetric_model.planning.results import EndPlan
 from smetric_model.planning.words import percent
+from smetric_model.searches import fewest
 
 __all__ = ["capacity"]
 
 _LARGEST_CLUSTER = 1 << 30  # the search doubles: a rate no cluster is built for still has a number
+_IDLE = 1e-3  # load below which a cluster counts as idle
 
 
 def _link_limit(prediction: Prediction, high: float) -> float:
@@ -135,19 +137,10 @@ def _instances_needed(prediction: Prediction, rate_rps: float, wanted: float) ->
         other = prediction.on(scenario)
         return other.within_slo(rate_rps)[0] >= wanted
 
-    high = max(prediction.cluster.instances, 1)
-    while not enough(high):
-        high *= 2
-        if high > _LARGEST_CLUSTER:
-            return None
-        # on an idle cluster nothing waits: more instances then change nothing
-        if rate_rps / high < 1e-3 * prediction.stability_rps / prediction.cluster.instances:
-            return None
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    # on an idle cluster nothing waits: more instances then change nothing
+    idle = rate_rps * prediction.cluster.instances / (_IDLE * prediction.stability_rps)
+    start = max(prediction.cluster.instances, 1)
+    return fewest(enough, start, most=max(min(int(idle) + 1, _LARGEST_CLUSTER), start))
 
 
 def _why(

@@ -7,17 +7,14 @@ states the rules in words.  Caches are dictionaries of blocks in order of use.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter, deque
-from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 
 from smetric_model.routing.policy import Loads, RoutingRequest, TieState
 from smetric_model.simulate.inputs import (
     BLIND,
-    CLAIRVOYANT,
     DEAD_FIRST,
     DELAYED,
     FAILED,
@@ -25,16 +22,15 @@ from smetric_model.simulate.inputs import (
     Inputs,
     Replay,
 )
+from smetric_model.simulate.reference_caches import Cache, GlobalTier, leading
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
 from smetric_model.simulate.reference_faults import on_fault
+from smetric_model.simulate.reference_links import Nics, Sharing, overlap
 from smetric_model.simulate.reference_peers import Peers
-from smetric_model.simulate.reference_pools import DecodePool, Transfer
+from smetric_model.simulate.reference_pools import DecodePool
 from smetric_model.simulate.reference_preemption import make_room
 from smetric_model.simulate.reference_tries import TryLog, end_try
 from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
-
-if TYPE_CHECKING:
-    from smetric_model.simulate.inputs import Fabric, Window
 
 __all__ = ["run"]
 
@@ -57,247 +53,11 @@ def run(inputs: Inputs) -> Replay:
     return Cluster(inputs).run()
 
 
-class _Cache:
-    """KV of one instance: blocks in order of use, and private KV of running requests [tokens]."""
-
-    def __init__(self, pool_tokens: int, block_tokens: int, unused: Line):
-        self.changes: list[tuple[int, bool]] = []  # blocks that came and went, for the routers
-        self.free = pool_tokens
-        self.block_tokens = block_tokens
-        self.cached: set[int] = set()
-        self.pins: Counter[int] = Counter()
-        self.unused = unused  # cached, not pinned
-        self.victims: list[int] = []  # of the last admission, in order of eviction
-        self.inserted = 0
-        self.evicted = 0
-
-    def hit(self, path: list[int]) -> int:
-        """Blocks of the path that are cached, from its beginning."""
-        return _leading(path, self.cached)
-
-    @property
-    def evictable(self) -> int:
-        return len(self.unused) * self.block_tokens
-
-    def admit(self, path: list[int], need: int) -> bool:
-        """Pin the path and reserve ``need`` tokens; change nothing if they do not fit."""
-        own = sum(block in self.unused for block in path) * self.block_tokens
-        if need > self.free + self.evictable - own:
-            return False
-        self.pin(path)
-        return self.take(need)
-
-    def take(self, need: int) -> bool:
-        """Reserve ``need`` tokens, evicting what nobody uses; change nothing if they do not fit."""
-        if need > self.free + self.evictable:
-            return False
-        self.victims.clear()
-        while self.free < need:
-            block = self.unused.first()
-            self.unused.remove(block)
-            self.cached.remove(block)
-            self.victims.append(block)
-            self.changes.append((block, False))
-            self.free += self.block_tokens
-            self.evicted += 1
-        self.free -= need
-        return True
-
-    def pin(self, path: list[int]) -> None:
-        """Pin cached blocks, as a running request does."""
-        for block in path:
-            self.pins[block] += 1
-            self.unused.remove(block)
-
-    def drop(self) -> None:
-        """Lose everything that is cached, when nothing is in use."""
-        self.changes += [(block, False) for block in self.unused]
-        self.free += self.evictable
-        self.unused.clear()
-        self.cached.clear()
-
-    def insert(self, path: list[int]) -> int:
-        """Make computed blocks reusable; returns those that were not there yet."""
-        new = [block for block in path if block not in self.cached]
-        self.cached.update(new)
-        self.changes += [(block, True) for block in new]
-        self.inserted += len(new)
-        return len(new)
-
-    def release(self, path: list[int], private: int) -> None:
-        """Give back a request's KV: its cached blocks stay, the last one the oldest."""
-        self.free += private
-        for block in reversed(path):
-            self.pins[block] -= 1
-            if not self.pins[block]:
-                del self.pins[block]
-                if block in self.cached:
-                    self.unused.add(block)
-
-
-class _GlobalTier:
-    """The store that all instances share."""
-
-    def __init__(self, capacity: int, blocks: Line):
-        self.capacity = capacity
-        self.blocks = blocks
-        self.written = 0
-        self.evicted = 0
-
-    def hit(self, path: list[int], held: int) -> int:
-        """Blocks of the path from its beginning to where neither tier has the next one."""
-        return held + _leading(path[held:], self.blocks)
-
-    def touch(self, path: list[int]) -> None:
-        """Use the blocks of a path that are stored."""
-        for block in reversed(path):
-            if block in self.blocks:
-                self.blocks.add(block)
-
-    def write(self, path: list[int]) -> int:
-        """Write what is missing, touch everything; returns the blocks written."""
-        if self.blocks.eviction == CLAIRVOYANT:
-            return self.write_if_needed_sooner(path)
-        missing = [block for block in path if block not in self.blocks]
-        for block in reversed(path):
-            self.blocks.add(block)
-        self.written += len(missing)
-        while len(self.blocks) > self.capacity:
-            self.evict()
-        return len(missing)
-
-    def write_if_needed_sooner(self, blocks: Iterable[int]) -> int:
-        """Write blocks one by one, unless they would be the first to go."""
-        before = self.written
-        for block in blocks:
-            if block in self.blocks:
-                continue
-            if len(self.blocks) == self.capacity:
-                key = self.blocks.future.key
-                if key(self.blocks.first()) < key(block):
-                    continue
-                self.evict()
-            self.blocks.add(block)
-            self.written += 1
-        return self.written - before
-
-    def evict(self) -> None:
-        self.blocks.remove(self.blocks.first())
-        self.evicted += 1
-
-
-class _Sharing:
-    """Transfers that share one rate equally: each has had ``served`` bytes since this began."""
-
-    def __init__(self) -> None:
-        self.served = 0.0
-        self.rate = 0.0
-        self.flows: list[tuple[float, int]] = []  # (served when done, request), a heap
-
-    def add(self, work: float, request: int) -> None:
-        if not self.flows:
-            self.served = 0.0
-        heapq.heappush(self.flows, (self.served + work, request))
-
-    def pop(self) -> int:
-        finish, request = heapq.heappop(self.flows)
-        self.served = max(self.served, finish)
-        return request
-
-    def cancel(self, request: int) -> float:
-        """Take a transfer out before it is done; returns what was left of it."""
-        left = [finish - self.served for finish, other in self.flows if other == request]
-        self.flows = [flow for flow in self.flows if flow[1] != request]
-        heapq.heapify(self.flows)
-        return max(0.0, left[0]) if left else 0.0
-
-    def ticks_left(self) -> int:
-        left = (self.flows[0][0] - self.served) / self.rate
-        return max(0, math.ceil(left * 1e12))
-
-
-class _Nics:
-    """All nodes' network interfaces: reads of and writes by each node's instances."""
-
-    def __init__(self, fabric: Fabric, window: Window):
-        self.fabric, self.window = fabric, window
-        self.reads = [_Sharing() for _ in range(fabric.nodes)]
-        self.writes = [_Sharing() for _ in range(fabric.nodes)]
-        self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
-        self.now = 0
-        self.work = np.zeros((4, fabric.nodes))  # reads, writes, KV in, KV out
-
-    @property
-    def classes(self) -> list[_Sharing]:
-        return [
-            kind[node] for node in range(self.fabric.nodes) for kind in (self.reads, self.writes)
-        ]
-
-    def advance(self, now: int) -> None:
-        seconds = (now - self.now) * 1e-12
-        inside = _overlap(self.window, self.now, now) * 1e-12
-        for k, sharing in enumerate(self.classes):
-            if sharing.flows:
-                sharing.served += sharing.rate * seconds
-                self.work[k % 2, k // 2] += len(sharing.flows) * sharing.rate * inside
-        for transfer in self.transfers:
-            transfer.left -= transfer.rate * seconds
-            self.work[2, transfer.target] += transfer.rate * inside
-            self.work[3, transfer.source] += transfer.rate * inside
-        self.now = now
-
-    def set_rates(self) -> None:
-        inward, outward = self.loads()
-        for node in range(self.fabric.nodes):
-            self.reads[node].rate = self.slowest(inward[node], _others(outward, node))
-            self.writes[node].rate = self.slowest(outward[node], _others(inward, node))
-        for transfer in self.transfers:
-            transfer.rate = self.slowest(outward[transfer.source], inward[transfer.target])
-
-    def read_rate(self, node: int) -> float:
-        """Rate of a read that started now on a node."""
-        inward, outward = self.loads(node)
-        return self.slowest(inward[node], _others(outward, node))
-
-    def transfer_rate(self, source: int, target: int) -> float:
-        """Rate of KV that started now from one node to another."""
-        inward, outward = self.loads()
-        return self.slowest(outward[source] + 1.0, inward[target] + 1.0)
-
-    def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
-        """Transfers on each node's links, in and out; with one more read of node ``reader``."""
-        nodes = range(self.fabric.nodes)
-        reads = [float(len(sharing.flows)) + (m == reader) for m, sharing in enumerate(self.reads)]
-        writes = [float(len(sharing.flows)) for sharing in self.writes]
-        into = Counter(transfer.target for transfer in self.transfers)
-        out_of = Counter(transfer.source for transfer in self.transfers)
-        others = self.fabric.nodes - 1
-        # a read or write uses its own node's link whole, and an equal part of each other node's
-        inward = [reads[m] + (sum(writes) - writes[m]) / others + into[m] for m in nodes]
-        outward = [writes[m] + (sum(reads) - reads[m]) / others + out_of[m] for m in nodes]
-        return inward, outward
-
-    def slowest(self, one: float, other: float) -> float:
-        fabric, busiest = self.fabric, max(one, other)
-        if busiest == 0.0:
-            return fabric.flow_nic_bytes_per_s
-        return min(fabric.flow_nic_bytes_per_s, fabric.node_nic_bytes_per_s / busiest)
-
-    def next_event(self) -> tuple[int, int] | None:
-        """Ticks until the next transfer is done, and its number among the links."""
-        left = [
-            (sharing.ticks_left(), k) for k, sharing in enumerate(self.classes) if sharing.flows
-        ]
-        first = 2 * self.fabric.nodes + self.fabric.instances
-        left += [(transfer.ticks_left(), first + transfer.request) for transfer in self.transfers]
-        return min(left, default=None)
-
-
 class _Instance:
     def __init__(self, inputs: Inputs, future: Future):
         engine = inputs.engine
         unused = Line(inputs.tiers.local_eviction, future)
-        self.cache = _Cache(engine.pool_tokens, engine.cache_block_tokens, unused)
+        self.cache = Cache(engine.pool_tokens, engine.cache_block_tokens, unused)
         self.waiting: deque[int] = deque()
         self.prefilling: list[int] = []  # in order of admission, those that fetch included
         self.fetching: set[int] = set()
@@ -307,7 +67,7 @@ class _Instance:
         self.step_end = -1
         self.step_version = 0
         self.down = False
-        self.pcie = _Sharing()
+        self.pcie = Sharing()
         self.pcie_now = 0
         self.pcie_version = 0
         self.held = 0
@@ -315,20 +75,6 @@ class _Instance:
 
     def computing(self) -> bool:
         return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
-
-
-def _others(values: list[float], node: int) -> float:
-    """Largest value of the other nodes."""
-    return max((value for m, value in enumerate(values) if m != node), default=0.0)
-
-
-def _leading(path: list[int], blocks: Container[int]) -> int:
-    """Return how many of the first blocks of a path are there, without a gap."""
-    return next((k for k, block in enumerate(path) if block not in blocks), len(path))
-
-
-def _overlap(window: Window, start: int, end: int) -> int:
-    return max(0, min(end, window.end) - max(start, window.start))
 
 
 class _Router:
@@ -355,10 +101,10 @@ class Cluster:
         self.peers = Peers(self)
         self.released = -1
         store = Line(inputs.tiers.global_eviction, self.future)
-        self.global_tier = _GlobalTier(fabric.global_blocks, store)
+        self.global_tier = GlobalTier(fabric.global_blocks, store)
         self.available = np.ones(fabric.prefill_instances, np.bool_)  # as the routers see it
         self.nodes_up = fabric.nodes
-        self.nics = _Nics(fabric, inputs.window)
+        self.nics = Nics(fabric, inputs.window)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
         self.routers = [
@@ -502,7 +248,7 @@ class Cluster:
             seen = self.routers[0].blocks
         elif signals.hit_index == BLIND:
             seen = router.blocks
-        hits = np.array([_leading(path, blocks) * block for blocks in seen], dtype=np.int64)
+        hits = np.array([leading(path, blocks) * block for blocks in seen], dtype=np.int64)
         counters = self.routers[0] if signals.scraped else router
         loads = Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled)
         if signals.token_load:
@@ -609,7 +355,7 @@ class Cluster:
     def stop_step(self, index: int, now: int) -> None:
         """End the step under way with nothing to show for it."""
         instance = self.instances[index]
-        self.out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        self.out.busy_ticks[index] += overlap(self.inputs.window, instance.step_start, now)
         instance.chunks, instance.step_start = [], -1
         instance.step_version += 1
 
@@ -645,7 +391,7 @@ class Cluster:
 
     def end_step(self, index: int, now: int) -> None:
         instance, out = self.instances[index], self.out
-        out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+        out.busy_ticks[index] += overlap(self.inputs.window, instance.step_start, now)
         self.counts["steps"] += 1
         chunks, instance.chunks, instance.step_start = instance.chunks, [], -1
         for request in list(instance.decoding):
@@ -788,7 +534,7 @@ class Cluster:
 
     def add_held(self, index: int, now: int) -> None:
         instance = self.instances[index]
-        inside = _overlap(self.inputs.window, instance.held_since, now)
+        inside = overlap(self.inputs.window, instance.held_since, now)
         self.out.held_token_ticks[index] += float(instance.held) * float(inside)
 
     # --- links ----------------------------------------------------------------------------------
@@ -869,7 +615,7 @@ class Cluster:
         if instance.pcie.flows:
             rate = instance.pcie.rate
             instance.pcie.served += rate * ((now - instance.pcie_now) * 1e-12)
-            inside = _overlap(self.inputs.window, instance.pcie_now, now) * 1e-12
+            inside = overlap(self.inputs.window, instance.pcie_now, now) * 1e-12
             self.out.pcie_bytes[index] += len(instance.pcie.flows) * rate * inside
         instance.pcie_now = now
 
@@ -940,7 +686,7 @@ class Cluster:
             self.add_held(index, now)
             self.advance_pcie(index, now)
             if instance.step_start >= 0:
-                out.busy_ticks[index] += _overlap(self.inputs.window, instance.step_start, now)
+                out.busy_ticks[index] += overlap(self.inputs.window, instance.step_start, now)
         out.failed = self.tries.table()
         self.catch_up(now + max(self.inputs.signals.load_age_ticks, 0))
         for router in self.routers:

@@ -13,19 +13,21 @@ from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_o
 from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.searches import fewest, largest
 from smetric_model.tuning.results import Needs, Tuning
 from smetric_model.tuning.search import (
     HIT_RATIOS,
     OVERLOADS,
     GridPoint,
-    fewest,
-    largest,
     loss_outside_slo,
+    middle,
+    place,
     plateau,
     sweep,
     within_slo_tps,
 )
 from smetric_model.tuning.situation import Situation, situation_of
+from smetric_model.tuning.sizing import MOST_TIMES, with_instances
 from smetric_model.tuning.words import advice
 
 if TYPE_CHECKING:
@@ -221,14 +223,15 @@ def tune(
 
 
 def _choice(tuning: Tuning) -> GridPoint:
-    """Of the pairs about as good as the best, the one nearest to the social optimum."""
-    over, hit = tuning.social_overload, tuning.social_hit_ratio
+    """Return the middle of the plateau; where nothing is served, the pair nearest to theory."""
+    if tuning.best.total_within_slo_tps > 0:
+        return middle(tuning.grid, tuning.plateau_ratio, tuning.choice_ratio)
+    wanted = place(tuning.social_overload, tuning.social_hit_ratio)
 
-    def distance(point: GridPoint) -> float:
-        ends = [min(max(value, 0.5), 16.0) for value in (point.overload, over)]
-        return abs(math.log(ends[0] / ends[1])) + abs(point.hit_ratio - hit)
+    def away(point: GridPoint) -> float:
+        return math.dist(place(point.overload, point.hit_ratio), wanted)
 
-    return min(plateau(tuning.grid, tuning.choice_ratio), key=distance)
+    return min(tuning.grid, key=away)
 
 
 def needs_of(
@@ -262,32 +265,17 @@ def needs_of(
         rate,
     )
     progress("fewest instances")
+    least = 2 if scenario.cluster.serving == "disaggregated" else 1
     instances = fewest(
-        lambda n: _enough(fixed, n, demand, loss),
+        lambda n: n >= least and loss_outside_slo(with_instances(fixed, n), demand) <= loss,
         scenario.cluster.instances,
-        most=1024 * scenario.cluster.instances,
+        most=MOST_TIMES * scenario.cluster.instances,
     )
     progress("least global tier")
     tier = _least_tier(fixed, demand, loss)
     progress("least link")
     link = _least_link(fixed, demand, loss)
     return Needs(loss, most, instances, tier, link)
-
-
-def _enough(scenario: Scenario, instances: int, demand: Demand, loss: float) -> bool:
-    """Whether so many instances lose no more; two pools share them as the scenario's do."""
-    changes: dict[str, int] = {"cluster.instances": instances}
-    section = scenario.cluster
-    if section.serving == "disaggregated":
-        if instances < 2:
-            return False
-        prefill = round(instances * (section.prefill_instances or 1) / section.instances)
-        prefill = min(max(prefill, 1), instances - 1)
-        changes |= {
-            "cluster.prefill_instances": prefill,
-            "cluster.decode_instances": instances - prefill,
-        }
-    return loss_outside_slo(scenario.replace(**changes), demand) <= loss
 
 
 def _least_tier(scenario: Scenario, demand: Demand, loss: float) -> float | None:

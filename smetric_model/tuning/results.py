@@ -52,8 +52,8 @@ class Tuning:
     rate_rps : float
         At which it was tuned, servable requests of the cluster [requests/s].
     overload, hit_ratio : float
-        The advice: of the pairs within ``choice_ratio`` of the best prediction the one nearest to
-        the social optimum in closed form.
+        The advice: the middle of the plateau, within ``choice_ratio`` of the best prediction
+        (:func:`~smetric_model.tuning.search.middle`).
     matters : bool
         Whether the pairs tried differ by more than ``plateau_ratio`` in tokens within SLO.
     social_overload, social_hit_ratio : float
@@ -94,7 +94,7 @@ class Tuning:
     grid: tuple[GridPoint, ...] = field(repr=False)
     plateau: tuple[GridPoint, ...] = field(repr=False)
     plateau_ratio: float = 0.02
-    choice_ratio: float = 0.005
+    choice_ratio: float = 0.01
     needs: Needs | None = None
     advice: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -125,8 +125,9 @@ class Tuning:
         result["situation"]["service"] |= {
             "sojourn_s": service.sojourn_s,
             "persistence": service.persistence,
-            "saving_s": service.saving_s,
+            "own_saving_s": service.own_saving_s,
         }
+        result["situation"]["saving_s"] = self.situation.saving_s
         result["spread_ratio"] = self.spread_ratio
         plain: dict[str, Any] = _plain(result)
         return plain

@@ -1,4 +1,4 @@
-"""Sweeps and searches over ``predict``: best thresholds, plateau, and the inverse questions."""
+"""Sweeps over ``predict``: pairs of thresholds, their plateau and its middle."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from smetric_model.analytic.predict import predict
 from smetric_model.errors import SolveError, UnstableError
@@ -18,9 +21,9 @@ __all__ = [
     "HIT_RATIOS",
     "OVERLOADS",
     "GridPoint",
-    "fewest",
-    "largest",
     "loss_outside_slo",
+    "middle",
+    "place",
     "plateau",
     "sweep",
     "within_slo_tps",
@@ -29,9 +32,6 @@ __all__ = [
 #: thresholds that are tried
 OVERLOADS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
 HIT_RATIOS = (0.0, 0.25, 0.5, 0.75, 0.9)
-
-_STEPS = 12  # halvings of a search
-_DOUBLINGS = 12
 
 
 @dataclass(frozen=True)
@@ -145,73 +145,51 @@ def plateau(points: Sequence[GridPoint], within: float = 0.02) -> tuple[GridPoin
     return tuple(sorted(near, key=lambda p: -p.total_within_slo_tps))
 
 
-def largest(good: Callable[[float], bool], start: float, tolerance: float = 0.01) -> float | None:
-    """Return the largest value for which ``good`` holds, if it holds below one value only.
+def place(overload: float, hit_ratio: float) -> tuple[float, float]:
+    """Return where a pair lies: 1/OVERLOAD (0: never lets go) and HIT_RATIO.
+
+    The two are one balance, ``HIT_RATIO* ~ 1/OVERLOAD*`` where the least load is near 0, so that
+    equal steps in these coordinates are equal steps in what a move may cost.
+    """
+    return 1.0 / max(overload, 0.5), hit_ratio
+
+
+def middle(points: Sequence[GridPoint], within: float = 0.02, near_best: float = 0.01) -> GridPoint:
+    """Return the pair in the middle of the plateau.
+
+    A plateau's highest point is where the errors of the prediction put it.  The middle is as far as
+    can be from where tokens are lost, and so is still good if loads, lengths and the prediction are
+    somewhat off.
 
     Parameters
     ----------
-    good : callable
-        Of a positive number; True below a limit, False above.
-    start : float
-        Where the search begins, above 0.
-    tolerance : float, default 0.01
-        Relative width at which it ends.
+    points : sequence of GridPoint
+        From :func:`sweep`; one of them at least serves something.
+    within : float, default 0.02
+        Share of the best prediction that is lost at the plateau's edge.
+    near_best : float, default 0.01
+        Share that the pair returned may lose.
 
     Returns
     -------
-    float or None
-        None where it holds nowhere near 0 (``start`` / 4096); ``inf`` where it still holds at
-        4096 times ``start``.
+    GridPoint
+        Of the pairs near the best the one nearest to the plateau's centre of mass.  A pair weighs
+        as much as it lies above the plateau's edge, times the area of which it is the nearest.
     """
-    low = high = start
-    if good(start):
-        for _ in range(_DOUBLINGS):
-            high = 2 * low
-            if not good(high):
-                break
-            low = high
-        else:
-            return math.inf
-    else:
-        for _ in range(_DOUBLINGS):
-            low = high / 2
-            if good(low):
-                break
-            high = low
-        else:
-            return None
-    for _ in range(_STEPS):
-        if high / low - 1 <= tolerance:
-            break
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if good(middle) else (low, middle)
-    return low
+    places = np.array([place(point.overload, point.hit_ratio) for point in points])
+    value = np.array([point.total_within_slo_tps for point in points])
+    above = np.maximum(value / value.max() - (1.0 - within), 0.0)
+    weight = above * _reach(places[:, 0]) * _reach(places[:, 1])
+    centre = weight @ places / weight.sum()
+    away = np.abs(places - centre).sum(axis=1)
+    away[value < (1.0 - near_best) * value.max()] = np.inf
+    return points[int(np.lexsort((-value, away.round(12)))[0])]
 
 
-def fewest(good: Callable[[int], bool], start: int, most: int = 1 << 20) -> int | None:
-    """Return the smallest whole number from which on ``good`` holds.
-
-    Parameters
-    ----------
-    good : callable
-        Of a whole number of at least 1; False below a limit, True above.
-    start : int
-        Where the search begins.
-    most : int
-        Largest number tried.
-
-    Returns
-    -------
-    int or None
-        None where it holds up to ``most`` nowhere.
-    """
-    high = max(start, 1)
-    while not good(high):
-        if high >= most:
-            return None
-        high = min(2 * high, most)
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if good(middle) else (middle, high)
-    return high
+def _reach(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Length of the interval of which each value of a grid's axis is the nearest."""
+    axis, at = np.unique(values, return_inverse=True)
+    if axis.size == 1:
+        return np.ones(values.size)
+    edges = np.concatenate((axis[:1], 0.5 * (axis[1:] + axis[:-1]), axis[-1:]))
+    return np.asarray(np.diff(edges)[at.reshape(-1)], dtype=float)

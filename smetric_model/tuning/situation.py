@@ -14,6 +14,7 @@ from smetric_model.analytic.thresholds import (
     ServiceLine,
     hit_ratio_optimum,
     overload_optimum,
+    persistence_s,
     recompute_delay_s,
     service_line,
     shared_link_delay_s,
@@ -41,6 +42,8 @@ class Situation:
         Thresholds at which it was looked at.
     service : ServiceLine
         Sojourn at an instance over its load.
+    persistence_s : float
+        For how long a load difference and a request moved across it count together [s].
     receiver_load : float
         Mean load that free requests find where they go, l_r.
     home_load : float
@@ -68,6 +71,7 @@ class Situation:
     overload: float
     hit_ratio: float
     service: ServiceLine
+    persistence_s: float
     receiver_load: float
     home_load: float
     cost: MoveCost
@@ -89,12 +93,17 @@ class Situation:
         return self.moved_tokens / self.prompt_tokens if self.prompt_tokens > 0 else 0.0
 
     @property
+    def saving_s(self) -> float:
+        """What all are spared by joining one request fewer [request-seconds]."""
+        return self.service.saving_s(self.persistence_s)
+
+    @property
     def social_balance(self) -> float:
         """OVERLOAD at which a move of the cluster's breaks even, without the floor of OVERLOAD*."""
         return float(
             overload_optimum(
                 self.cost.social_s,
-                self.service.saving_s,
+                self.saving_s,
                 self.receiver_load,
                 self.service.mean_load,
                 least=0.0,
@@ -107,7 +116,7 @@ class Situation:
         return float(
             overload_optimum(
                 self.cost.social_s,
-                self.service.saving_s,
+                self.saving_s,
                 self.receiver_load,
                 self.service.mean_load,
             )
@@ -119,7 +128,7 @@ class Situation:
         return float(
             overload_optimum(
                 self.cost.private_s,
-                self.service.saving_s / 2,
+                self.service.own_saving_s,
                 self.receiver_load,
                 self.service.mean_load,
             )
@@ -131,7 +140,7 @@ class Situation:
         return float(
             hit_ratio_optimum(
                 self.cost.social_s,
-                self.service.saving_s,
+                self.saving_s,
                 self.receiver_load,
                 self.home_load,
                 self.estimate_drift,
@@ -144,7 +153,7 @@ class Situation:
         return float(
             hit_ratio_optimum(
                 self.cost.private_s,
-                self.service.saving_s / 2,
+                self.service.own_saving_s,
                 self.receiver_load,
                 self.home_load,
                 self.estimate_drift,
@@ -178,7 +187,7 @@ def situation_of(cluster: ColocatedCluster, state: ClusterState) -> Situation:
     moved = np.maximum(_stayed_tokens(hits) - hits.landed_tokens, 0.0)
     rows = np.flatnonzero(local.has_home & (moved > 0))
     weight = hits.stay[rows]
-    cost, fetched, recomputed = _cost(cluster, state, service, rows, weight)
+    cost, fetched, recomputed = _cost(cluster, state, rows, weight)
     expected = np.maximum(local.expected, 1.0)
     follow = local.has_home
     rewritten = _rewritten(local.own[0], expected, follow, router.hit_ratio)
@@ -187,6 +196,7 @@ def situation_of(cluster: ColocatedCluster, state: ClusterState) -> Situation:
         overload=float(router.overload),
         hit_ratio=float(router.hit_ratio),
         service=service,
+        persistence_s=persistence_s(routed.noise.drift, routed.noise.covariance),
         receiver_load=routed.joined_load_mean,
         home_load=home_load,
         cost=cost,
@@ -229,7 +239,6 @@ def _rewritten(
 def _cost(
     cluster: ColocatedCluster,
     state: ClusterState,
-    service: ServiceLine,
     rows: NDArray[np.intp],
     weight: FloatArray,
 ) -> tuple[MoveCost, float, float]:
@@ -266,14 +275,15 @@ def _cost(
 
     work = _weighted(again, weight)
     link = _weighted(np.asarray(shared_link_delay_s(alone, used, streams)), weight)
-    everyone = float(recompute_delay_s(work, service))
-    # an instance as good as full: what it adds is bounded by what the window sees
-    everyone = min(everyone, work * cluster.scenario.workload.window_s)
+    routed = state.routed
+    others = recompute_delay_s(
+        work, routed.cluster.rate_per_instance_rps, routed.noise.service_slope
+    )
     direct = MoveCost(
         fetch_s=_weighted(fetch_s, weight),
         recompute_s=work,
         link_s=link,
-        others_recompute_s=max(everyone - work, 0.0),
+        others_recompute_s=float(others),
     )
     moved = _weighted(stayed - landed, weight)
     lost = _lost_hits(cluster, state, _weighted(local.private[0][rows], weight))

@@ -91,7 +91,7 @@ def _why(tuning: Tuning) -> str:
     return (
         f"A move costs {number(cost.social_s, 2)} request-seconds for"
         f" {number(s.moved_tokens)} tokens, {parts}, and joining one request fewer saves"
-        f" {number(s.service.saving_s, 2)}: leaving pays from a home load of"
+        f" {number(s.saving_s, 2)}: leaving pays from a home load of"
         f" {number(s.social_overload * s.service.mean_load, 2)} on, OVERLOAD*"
         f" {threshold(s.social_overload)}. A request that minds only its own time"
         f" ({number(cost.private_s, 2)} s) would leave from OVERLOAD"

@@ -133,7 +133,7 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
                 "ttft_p50_s": 1.2,
             }
             rows += [{**key, "verb": "simulate", **truth}, {**key, "verb": "predict", **answer}]
-    lines, states = report.tidy("development", rows)
+    lines, states = report.tidy(design.load("development"), rows)
     assert states["steady"].sum() == len(points)
     by = lines.groupby("quantity")["error"].median()
     assert by["total_within_slo_tps"] == pytest.approx(0.05, rel=0.1)
@@ -142,7 +142,7 @@ def test_report_finds_known_errors_and_noise(modules: Any) -> None:
     assert np.isnan(by["return_to_first_ratio"])
     noise = lines[(lines["quantity"] == "total_within_slo_tps") & (lines["seeds"] == 5)]["noise"]
     assert np.allclose(noise, np.std([550, 450, 550, 450, 550], ddof=1) / np.sqrt(5) / 510)
-    text = report.report("development", rows)
+    text = report.report("development", lines, states)
     assert "0.200 / 0.200" in text
 
 

@@ -177,6 +177,21 @@ def test_arrivals_that_avoid_the_busy_wait_less(load, steepness):
     assert spread.mean_wait_s() <= plain.mean_wait_s() * (1 + 1e-6)
 
 
+@given(load=st.floats(0.05, 0.7), steepness=st.floats(0.01, 1.0))
+@settings(max_examples=8, deadline=None)
+def test_end_to_end_quantiles_keep_the_mean(load, steepness):
+    avoiding = Arrivals(np.exp(-steepness * np.arange(40.0)))
+    rate = load * instance().stability_rps
+    loaded = instance().at_rate(rate, np.full(200, 5.0), 0.05, avoiding)
+    shares = (np.arange(60) + 0.5) / 60
+    quantiles = loaded.e2e_quantiles_s(shares)
+    assert (np.diff(quantiles) >= -1e-9).all()
+    mean = loaded.mean_ttft_s() + loaded.mean_decode_s()
+    assert np.mean(quantiles) == pytest.approx(mean, rel=0.15)
+    apart = loaded.e2e_quantiles_s(shares, np.full(8, 2.0))
+    assert np.mean(apart) == pytest.approx(loaded.mean_ttft_s() + 2.0, rel=0.15)
+
+
 @given(load=st.floats(0.1, 0.9), steepness=st.floats(0.0, 1.0))
 @settings(max_examples=10, deadline=None)
 def test_what_arrives_is_completed(load, steepness):

@@ -143,6 +143,47 @@ def test_a_cold_start_hides_what_is_older_than_the_run():
     assert early.tokens.mean() < late.tokens.mean()
 
 
+def test_an_evicted_session_goes_to_any_holder_of_its_prefix():
+    """Where few instances hold a prefix its holders tie; where all do it counts for nothing."""
+    rule = StayRule(1.0, needs_own=True, stay_without=1 / 32)
+    pinned = 10 * DEMAND.pool_tokens  # no room: nothing of a session's own is left
+    few = local_hits(rule, rate=1e-3, pinned=pinned)
+    all_ = local_hits(rule, rate=1e6, pinned=pinned)
+    with_prefix = float((LOCAL.shared > 0)[LOCAL.has_home].mean())
+    assert few.refused == pytest.approx(1.0)
+    assert few.adrift == pytest.approx(with_prefix, abs=0.01)
+    assert all_.adrift == pytest.approx(0.0, abs=0.01)
+    assert few.mean_stay == pytest.approx(1 / 32, abs=0.01)
+    # it finds the prefix, though few instances hold it
+    assert few.landed_tokens[LOCAL.has_home] == pytest.approx(
+        np.minimum(LOCAL.shared, LOCAL.longest)[LOCAL.has_home], rel=0.01, abs=1.0
+    )
+
+
+def test_a_rewritten_history_ties_with_the_holders_of_its_prefix():
+    rule = StayRule(1.0, needs_own=True, stay_without=1 / 32)
+    window = (99.0, 101.0)  # all that there is has been touched lately
+    rewritten = LOCAL.has_home & (LOCAL.private[0] <= LOCAL.block) & (LOCAL.shared > 0)
+    rewritten &= LOCAL.idle[0] < 50
+    assert rewritten.any()
+    # nobody else holds the prefix
+    rare = local_hits(rule, rate=1e-6, window=window)
+    assert rare.stay[rewritten] == pytest.approx(1.0, abs=0.01)
+    often = local_hits(rule, rate=3.0, window=window)
+    assert (often.stay[rewritten] < rare.stay[rewritten]).all()
+    assert (often.stay[rewritten] >= 1 / 32 - 1e-9).all()
+
+
+@given(stay=st.floats(0, 1))
+@settings(max_examples=20)
+def test_sessions_that_stay_hold_prefixes_on_fewer_instances(stay):
+    ages = np.geomspace(1.0, 1e4, 20)
+    kept = LOCAL._visit_s(ages, stay)
+    assert (kept <= ages + 1e-9).all()
+    assert (kept >= LOCAL._visit_s(ages, min(stay + 0.1, 1.0)) - 1e-9).all()
+    assert LOCAL._visit_s(ages, 0.0) == pytest.approx(ages)
+
+
 # --- links ------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from smetric_model.analytic.thresholds import (
     matching_hit_weight,
     matching_overload,
     overload_optimum,
+    persistence_s,
     recompute_delay_s,
     service_line,
     shared_link_delay_s,
@@ -127,16 +128,61 @@ def test_least_load_is_near_the_quantile_of_the_law(utilisation: float, instance
     assert 0 <= more <= got
 
 
-def test_recomputation_delays_as_the_derivative_of_the_mean_load() -> None:
-    rate, base, slope, work = 0.5, 2.0, 0.9, 0.7
-    mean = rate * base / (1 - rate * slope)
-    line = ServiceLine(base, slope, mean)
+@given(st.floats(0.0, 5), st.floats(0.05, 2), st.floats(0.05, 0.9))
+def test_recomputation_delays_as_the_derivative_of_the_mean_load(
+    base: float, slope: float, load: float
+) -> None:
+    """Poisson arrivals to ``A + E l``: negative binomial, whose mean is known at every speed."""
+    rate, work = load / slope, 0.7
+    sizes = base / slope + 1
+    law = stats.nbinom(sizes, 1 - load).pmf(np.arange(4000))
+    present = np.arange(4000.0)
+    mean = law @ present
+    served = present / np.maximum(base + slope * present, 1e-300)
+    by_law = float((law * (present - mean)) @ served / (law @ (present - mean) ** 2))
+    # an engine that pauses a share of the time: all times longer by 1 / (1 - share)
     share = 1e-6
-    moved = rate * base / (1 - rate * (slope + share * work))
-    # request-seconds per move: change of the number present ÷ moves per second
-    assert recompute_delay_s(work, line) == pytest.approx((moved - mean) / (rate * share), rel=1e-4)
-    idle = ServiceLine(base, slope, 0.01)
-    assert recompute_delay_s(work, idle) == pytest.approx(work)
+    slower = load / (1 - share)
+    moved = sizes * slower / (1 - slower)
+    expected = work * (moved - sizes * load / (1 - load)) / share
+    assert recompute_delay_s(work, rate, by_law) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_full_instance_delays_by_a_finite_time() -> None:
+    """M/M/1: at every load one more waits for all, and still the others' delay is bounded."""
+    rate, completion = 0.8, 1.0
+    law = 0.2 * 0.8 ** np.arange(400)
+    loads = np.arange(400.0)
+    served = np.where(loads > 0, completion, 0.0)
+    mean = law @ loads
+    slope = float((law * (loads - mean)) @ served / (law @ (loads - mean) ** 2))
+    assert recompute_delay_s(1.0, rate, slope) == pytest.approx(0.8 / 0.2**2, rel=1e-6)
+    with pytest.raises(SpecError, match="service_slope_rps"):
+        recompute_delay_s(1.0, rate, 0.0)
+
+
+@given(st.floats(0.01, 10), st.floats(0.01, 10))
+def test_persistence_of_a_load_alone_is_half_its_relaxation(pace: float, spread: float) -> None:
+    assert persistence_s([[-pace]], [[spread]]) == pytest.approx(0.5 / pace)
+
+
+def test_persistence_is_the_integral_and_sessions_that_return_prolong_it() -> None:
+    from scipy.integrate import quad
+    from scipy.linalg import expm
+
+    drift = np.array([[-0.1, 0.5], [0.09, -0.6]])
+    spread = np.array([[5.0, 0.4], [0.4, 2.0]])
+
+    def together(time: float) -> float:
+        moved = expm(drift * time)
+        return float(moved[1] @ spread[:, 1] / spread[1, 1] * moved[1, 1])
+
+    found = persistence_s(drift, spread)
+    assert found == pytest.approx(quad(together, 0, 400, limit=400)[0], rel=1e-6)
+    apart = drift * np.eye(2)
+    assert found > persistence_s(apart, spread)
+    with pytest.raises(SpecError, match="variance"):
+        persistence_s(drift, np.zeros((2, 2)))
 
 
 @given(st.floats(0.01, 0.9), st.floats(0.01, 3))
@@ -180,5 +226,57 @@ def test_known_cell_of_the_decode_regime() -> None:
     line = ServiceLine(2.0, 0.25, 4.0)
     assert line.sojourn_s == 3.0
     assert line.persistence == 0.6
-    over = overload_optimum(2.0, line.saving_s, 1.0, line.mean_load)
-    assert over == pytest.approx((1.0 + 2.0 / 0.3) / 4.0)
+    # the load alone relaxes at µ' = A / S²; 2 E I / S with I = S² / (2 A)
+    saving = line.saving_s(persistence_s([[-2.0 / 9.0]], [[1.0]]))
+    assert saving == pytest.approx(0.25 * 3.0 / 2.0)
+    assert line.own_saving_s == pytest.approx(0.15)
+    over = overload_optimum(2.0, saving, 1.0, line.mean_load)
+    assert over == pytest.approx((1.0 + 2.0 / 0.375) / 4.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "slope", "room", "load", "work"),
+    [
+        (2.0, 0.25, 400, 1.0, 1.0),
+        (2.0, 0.25, 400, 4.0, 0.3),
+        (1.0, 1.0, 400, 4.0, 1.0),
+        (2.0, 0.25, 6, 5.5, 1.0),  # full most of the time: the slope at the mean load is 0
+        (2.0, 0.25, 3, 2.5, 1.0),
+    ],
+)
+def test_optimum_is_near_that_of_the_mean_field(
+    base: float, slope: float, room: int, load: float, work: float
+) -> None:
+    """Moves that bring work: at OVERLOAD* requests stay at most 1 % longer than at the best."""
+    from smetric_model.analytic.returns import TurnLaw
+    from smetric_model.analytic.routed_cluster import RoutedCluster
+    from smetric_model.analytic.stickiness import Stickiness, stickiness
+    from smetric_model.analytic.think_times import ThinkTime
+    from smetric_model.routing import make_policy
+
+    present = np.minimum(np.arange(1.0, 400.0), room)
+
+    def solved(overload: float) -> Stickiness:
+        return stickiness(
+            RoutedCluster(
+                instances=32,
+                arrival_rate_rps=32 * 0.97 * load / (base + slope * load),
+                completion_rate_rps=present / (base + slope * present),
+                policy=make_policy("smetric", {"overload": overload}),
+                turns=TurnLaw.geometric(33),
+                think_time=ThinkTime.exponential(15.0),
+                move_work_ratio=work,
+            )
+        )
+
+    overload = 2.0
+    for _ in range(8):
+        state = solved(overload)
+        rate = state.cluster.rate_per_instance_rps
+        line = service_line(state.completion_rate_rps, state.mean_load)
+        cost = recompute_delay_s(work / rate, rate, state.noise.service_slope)
+        saving = line.saving_s(persistence_s(state.noise.drift, state.noise.covariance))
+        star = overload_optimum(cost, saving, state.joined_load_mean, line.mean_load)
+        overload = float(np.sqrt(overload * min(star, 64.0)))
+    best = min(solved(other).mean_load for other in (1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, np.inf))
+    assert solved(overload).mean_load <= 1.01 * best

@@ -4,41 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import CASES, case, step_s
 
-from smetric_model.analytic.demand import instance_of
-from smetric_model.analytic.memory import local_tier
-from smetric_model.analytic.step_model import step_model
-from smetric_model.analytic.step_time import step_groups
 from smetric_model.bound.minorant import least_step_s, minorants
-from smetric_model.scenario import Scenario
-
-CASES = {
-    "moe": {"engine": {}},
-    "moe, eager": {"engine": {"mode": "eager"}},
-    "dense": {"llm": {"name": "Qwen3-32B"}, "engine": {"tp": 2}},
-    "latent attention": {"llm": {"name": "DeepSeek-V3"}, "engine": {"tp": 16, "gpu": "H20"}},
-    "linear attention": {"llm": {"name": "Qwen3-Next-80B-A3B"}, "engine": {"tp": 4}},
-}
-
-
-def _case(name: str, budget: int = 8192, running: int = 256):
-    content = {key: dict(value) for key, value in CASES[name].items()}
-    content["cluster"] = {"gpus_per_node": 16}
-    scenario = Scenario.from_dict(content)
-    instance = instance_of(scenario)
-    return step_model(instance), local_tier(instance).tokens, budget, running
 
 
 def _families(name: str, mixed: bool):
-    model, pool, budget, running = _case(name)
+    model, pool, budget, running = case(name)
     return model, pool, minorants(model, budget, running, mixed=mixed)
 
 
 _CACHE = {(name, mixed): _families(name, mixed) for name in CASES for mixed in (True, False)}
-
-
-def _step_s(model, tokens, pairs, keys, batch, context, sampled) -> float:
-    return float(sum(step_groups(model, tokens, pairs, keys, batch, context, sampled)))
 
 
 @st.composite
@@ -61,6 +37,16 @@ def steps(draw, mixed: bool = True):
     return shares, chunks, cached, float(rng.choice([1.0, 1.3]))
 
 
+def _exact(model, chunks, cached, contexts, sampled: int) -> tuple[float, float, float]:
+    """Tokens and pairs of a step's prefill, and what the step takes."""
+    used = chunks > 0
+    tokens = float(chunks.sum())
+    pairs = float((chunks * (cached + 0.5 * chunks))[used].sum())
+    keys = float((chunks + cached)[used].sum())
+    exact = step_s(model, tokens, pairs, keys, contexts.size, contexts.sum(), sampled)
+    return tokens, pairs, exact
+
+
 @pytest.mark.parametrize("name", list(CASES))
 @settings(max_examples=150)
 @given(step=steps())
@@ -69,14 +55,10 @@ def test_never_above_the_step_time(name, step):
     model, pool, family = _CACHE[name, True]
     # a shared prefix lets contexts exceed what a sequence holds for itself
     contexts = np.floor(shares * pool * more)
-    used = chunks > 0
-    tokens = float(chunks.sum())
-    pairs = float((chunks * (cached + 0.5 * chunks))[used].sum())
-    keys = float((chunks + cached)[used].sum())
-    for sampled in (shares.size, shares.size + int(used.sum())):
-        exact = _step_s(model, tokens, pairs, keys, shares.size, contexts.sum(), sampled)
+    for sampled in (shares.size, shares.size + int((chunks > 0).sum())):
+        tokens, pairs, exact = _exact(model, chunks, cached, contexts, sampled)
         for minorant in family:
-            bound = minorant.step_s(tokens, pairs, contexts, shares)
+            bound = minorant.step_s(tokens, pairs, contexts)
             assert bound <= exact * (1 + 1e-9), minorant.label
 
 
@@ -87,20 +69,9 @@ def test_pools_that_only_prefill_or_only_decode(name, step):
     shares, chunks, cached, _ = step
     model, pool, family = _CACHE[name, False]
     contexts = np.floor(shares * pool)
-    used = chunks > 0
-    exact = _step_s(
-        model,
-        float(chunks.sum()),
-        float((chunks * (cached + 0.5 * chunks))[used].sum()),
-        float((chunks + cached)[used].sum()),
-        shares.size,
-        contexts.sum(),
-        shares.size,
-    )
-    pairs = float((chunks * (cached + 0.5 * chunks))[used].sum())
+    tokens, pairs, exact = _exact(model, chunks, cached, contexts, shares.size)
     for minorant in family:
-        bound = minorant.step_s(float(chunks.sum()), pairs, contexts, shares)
-        assert bound <= exact * (1 + 1e-9), minorant.label
+        assert minorant.step_s(tokens, pairs, contexts) <= exact * (1 + 1e-9), minorant.label
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -108,13 +79,12 @@ def test_tight_where_the_pool_is_full_of_equal_sequences(name):
     """Some minorant says almost what a full decode batch, and a full chunk, really take."""
     model, pool, family = _CACHE[name, False]
     for batch in (1, 4, 16):
-        shares = np.full(batch, 1 / batch)
         contexts = np.full(batch, pool / batch)
-        exact = _step_s(model, 0, 0, 0, batch, contexts.sum(), batch)
-        best = max(m.step_s(0, 0, contexts, shares) for m in family)
+        exact = step_s(model, 0, 0, 0, batch, contexts.sum(), batch)
+        best = max(m.step_s(0, 0, contexts) for m in family)
         assert best > 0.85 * exact
-    exact = _step_s(model, 8192, 8192**2 / 2, 8192, 0, 0, 0)
-    best = max(m.step_s(8192, 8192**2 / 2, [], []) for m in family)
+    exact = step_s(model, 8192, 8192**2 / 2, 8192, 0, 0, 0)
+    best = max(m.step_s(8192, 8192**2 / 2, []) for m in family)
     assert best > 0.95 * exact
 
 
@@ -129,7 +99,7 @@ def test_least_step_of_a_decoding_sequence(name, step):
     least, key = least_step_s(model, 8192, 256)
     contexts = np.floor(shares * pool)
     used = chunks > 0
-    exact = _step_s(
+    exact = step_s(
         model,
         float(chunks.sum()),
         float((chunks * (cached + 0.5 * chunks))[used].sum()),

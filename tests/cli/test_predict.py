@@ -48,3 +48,21 @@ def test_an_answer_that_leaves_too_much_out_says_so():
     assert result.exit_code == 0, result.output
     assert "not valid: see the notes" in result.stdout
     assert "client.timeout_s" in result.stdout
+
+
+def test_the_other_way_round():
+    answers = {}
+    for find in ("capacity", "instances"):
+        result = CliRunner().invoke(command, ["--rate", "2", "--find", find, "--json"])
+        assert result.exit_code == 0, result.output
+        answers[find] = json.loads(result.stdout)
+    capacity, needed = answers["capacity"], answers["instances"]
+    assert capacity["rate_rps"] < capacity["saturation_rps"]
+    assert capacity["outcome"]["arrival_rate_rps"] == capacity["rate_rps"]
+    assert needed["outcome"]["arrival_rate_rps"] == 2.0
+    assert needed["within_slo_ratio"] >= needed["attainment"]
+    text = CliRunner().invoke(command, ["--rate", "2", "--find", "instances"])
+    assert f"{needed['instances']} instances are the fewest" in text.stdout
+    wrong = CliRunner().invoke(command, ["--find", "capacity", "--reuse", "ideal"])
+    assert wrong.exit_code == 2
+    assert "--find" in wrong.stderr

@@ -11,12 +11,13 @@ from single_instance import NOTHING, inputs_of
 
 from smetric_model.simulate import engine, reference
 from smetric_model.simulate.checks import replay_violations
+from smetric_model.simulate.reference_caches import Cache
 
 STEP = NOTHING._replace(gap_s=1e-3)
 
 
 def test_nothing_is_hit_behind_a_missing_block():
-    cache = reference._Cache(pool_tokens=100, block_tokens=16, unused=None)
+    cache = Cache(pool_tokens=100, block_tokens=16, unused=None)
     cache.cached = {2, 3}
     assert cache.hit([1, 2, 3]) == 0
     cache.cached = {1, 3}

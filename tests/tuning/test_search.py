@@ -1,4 +1,4 @@
-"""Searches and plateaus, without a model behind them."""
+"""Plateaus and their middle, without a model behind them."""
 
 from __future__ import annotations
 
@@ -8,43 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smetric_model.tuning.search import GridPoint, fewest, largest, plateau
+from smetric_model.tuning.search import HIT_RATIOS, OVERLOADS, GridPoint, middle, place, plateau
 
 
-@given(st.floats(0.01, 1e4), st.floats(0.01, 1e3))
-def test_largest_finds_a_limit_from_either_side(limit: float, start: float) -> None:
-    found = largest(lambda value: value <= limit, start)
-    reach = 2.0**12
-    if start > limit * reach:
-        assert found is None
-    elif start * reach <= limit:
-        assert found == math.inf
-    elif found is not None and math.isfinite(found):
-        assert found <= limit
-        assert limit <= 1.011 * found
-    else:
-        # at the very ends of the search
-        assert limit == pytest.approx(start * reach, rel=1.0) or limit == pytest.approx(
-            start / reach, rel=1.0
-        )
-
-
-@given(st.integers(1, 5000), st.integers(1, 200))
-def test_fewest_is_the_first_that_is_enough(limit: int, start: int) -> None:
-    tried: list[int] = []
-
-    def enough(count: int) -> bool:
-        tried.append(count)
-        return count >= limit
-
-    assert fewest(enough, start) == limit
-    assert len(tried) < 40
-
-
-def test_fewest_gives_up_where_nothing_is_enough() -> None:
-    assert fewest(lambda _n: False, 3, most=100) is None
-    assert largest(lambda _v: False, 1.0) is None
-    assert largest(lambda _v: True, 1.0) == math.inf
+def grid(value):
+    return tuple(GridPoint(o, h, value(o, h)) for o in OVERLOADS for h in HIT_RATIOS)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.floats(0.001, 0.5))
@@ -55,3 +23,47 @@ def test_plateau_holds_the_best_and_all_near_it(values: list[float], within: flo
     assert {p.overload for p in near} == {
         p.overload for p in points if p.total_within_slo_tps >= (1 - within) * max(values)
     }
+
+
+def test_on_a_flat_grid_the_usual_pair_is_the_middle() -> None:
+    chosen = middle(grid(lambda _o, _h: 100.0))
+    assert (chosen.overload, chosen.hit_ratio) == (2.0, 0.5)
+
+
+def test_the_middle_keeps_away_from_a_cliff_whose_edge_is_highest() -> None:
+    """OVERLOAD 1.5 is best by a hair and 1.25 loses a fifth: the advice is not at the edge."""
+    points = grid(lambda o, _h: 80.0 if o < 1.5 else 100.3 if o == 1.5 else 100.0)
+    assert max(points, key=lambda p: p.total_within_slo_tps).overload == 1.5
+    chosen = middle(points)
+    assert 2.5 <= chosen.overload <= 4.0
+    assert chosen.hit_ratio == 0.5
+
+
+def test_a_narrow_peak_is_taken_itself() -> None:
+    chosen = middle(grid(lambda o, h: 100.0 if (o, h) == (4.0, 0.9) else 90.0))
+    assert (chosen.overload, chosen.hit_ratio) == (4.0, 0.9)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=len(OVERLOADS) * 5, max_size=len(OVERLOADS) * 5))
+def test_the_middle_is_near_the_best_and_scale_does_not_matter(values: list[float]) -> None:
+    if max(values) <= 1e-3:
+        return
+    it = iter(values)
+    points = grid(lambda _o, _h: next(it))
+    chosen = middle(points)
+    assert chosen.total_within_slo_tps >= 0.99 * max(values)
+    doubled = tuple(GridPoint(p.overload, p.hit_ratio, 2 * p.total_within_slo_tps) for p in points)
+    again = middle(doubled)
+    assert (again.overload, again.hit_ratio) == (chosen.overload, chosen.hit_ratio)
+
+
+def test_finer_steps_on_one_side_do_not_pull_the_middle() -> None:
+    def points(overloads):
+        return tuple(
+            GridPoint(o, 0.5, 100.0 if 1.25 <= o <= 5.0 else 50.0) for o in sorted(overloads)
+        )
+
+    coarse = (1.0, 1.25, 2.0, 5.0, math.inf)
+    fine = (*coarse, *(1.25 + 0.01 * k for k in range(1, 10)))
+    one, other = (place(p.overload, 0.5)[0] for p in (middle(points(coarse)), middle(points(fine))))
+    assert one == pytest.approx(other, abs=0.12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from functools import cache
@@ -224,3 +225,91 @@ def test_what_is_left_out_is_said() -> None:
     assert "router.replicas" in note
     assert "client.timeout_s" in note
     assert result.to_dict()["notes"] == [note]
+
+
+@pytest.mark.parametrize("rate", [RATE, 2 * RATE])
+def test_recomputation_costs_what_the_cluster_waits_for_one_more_token(rate: float) -> None:
+    """Finite difference: a little less of every hit, all else as it is."""
+    from smetric_model.analytic.cluster_demand import with_sessions
+    from smetric_model.analytic.latency import prefill_time_s
+    from smetric_model.analytic.predict import cluster_form
+    from smetric_model.analytic.thresholds import recompute_delay_s
+
+    asked = scenario(**{"router.policy": "smetric"})
+    cluster = cluster_form(asked, with_sessions(demand()))
+    state = cluster.at(rate)
+    own = rate / cluster.instances
+    mixed, budget = state.mixed, demand().instance.token_budget
+
+    def with_less(tokens: float) -> tuple[float, float, float]:
+        here = np.maximum(mixed.local - tokens, 0.0)
+        instance = cluster._instance(mixed._replace(local=here))
+        routed = cluster._route(rate, instance, state.hits, state.routed)
+        loaded = instance.at_rate(
+            own,
+            np.asarray(asked.slo.ttft_s(mixed.prompt), dtype=float),
+            asked.slo.tpot_s,
+            cluster._arrivals(routed, instance),
+        )
+        hit = here + mixed.fetched
+        work = float(prefill_time_s(cluster.model, mixed.prompt - hit, hit, budget).mean())
+        waits = own * (loaded.mean_ttft_s() + loaded.mean_decode_s())
+        return work, routed.mean_load, waits
+
+    (work, load, waits), (more, new_load, new_waits) = with_less(0.0), with_less(200.0)
+    added = own * (more - work)
+    noise = state.routed.noise
+    formula = 1.0 + recompute_delay_s(1.0, own, noise.service_slope)  # the request itself waits
+    assert (new_load - load) / added == pytest.approx(formula, rel=0.15)
+    # the instance's own queue holds more than the mean field's chain says
+    assert (new_waits - waits) / added == pytest.approx(formula, rel=0.5)
+
+
+def test_fewest_instances_are_enough_and_one_less_is_not() -> None:
+    from smetric_model import fewest_instances, predict
+
+    asked = scenario(**{"slo.attainment": 0.8})
+    needed = fewest_instances(asked, demand=demand())
+    assert needed.instances is not None
+    assert needed.prefill_instances is None
+    assert needed.outcome is not None
+    assert needed.outcome.number("within_slo_ratio") == needed.within_slo_ratio >= 0.8
+    fewer = asked.replace(**{"cluster.instances": needed.instances - 1})
+    with contextlib.suppress(UnstableError):
+        assert predict(fewer, demand=demand()).number("within_slo_ratio") < 0.8
+    stricter = fewest_instances(asked, 0.9, demand=demand())
+    assert stricter.instances is None or stricter.instances >= needed.instances
+    with pytest.raises(SpecError, match="attainment"):
+        fewest_instances(asked, 0.0, demand=demand())
+
+
+def test_fewest_instances_of_two_pools_keep_their_proportion() -> None:
+    from smetric_model import fewest_instances
+
+    pools = scenario(
+        **{
+            "cluster.serving": "disaggregated",
+            "cluster.instances": None,
+            "cluster.prefill_instances": 6,
+            "cluster.decode_instances": 6,
+            "slo.tpot_s": 1.0,
+        }
+    )
+    needed = fewest_instances(pools, 0.5, demand=demand())
+    assert needed.instances is not None
+    assert needed.prefill_instances is not None
+    assert needed.decode_instances is not None
+    assert needed.prefill_instances + needed.decode_instances == needed.instances
+    assert abs(needed.prefill_instances - needed.decode_instances) <= 1
+    never = fewest_instances(pools.replace(**{"slo.tpot_s": 1e-6}), 0.99, demand=demand())
+    assert never.instances is None
+    assert never.outcome is None
+    assert never.within_slo_ratio < 0.99
+
+
+def test_public_face_answers_the_inverse_questions() -> None:
+    import smetric_model
+
+    for name in ("fewest_instances", "predict_at_rates", "predicted_capacity"):
+        assert name in smetric_model.__all__
+        assert callable(getattr(smetric_model, name))
