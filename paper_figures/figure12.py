@@ -24,7 +24,7 @@ def make(source: results.Source) -> Figure:
         values = table[table["policy"] == policy]["return_to_first_ratio"]
         axis.bar(place, values.mean(), 0.7, color=look.color, hatch=look.hatch, edgecolor="white")
         axis.plot([place, place], [values.min(), values.max()], color="black", linewidth=0.9)
-        axis.text(place, values.mean() + 0.015, f"{values.mean():.1%}", ha="center", fontsize=9)
+        axis.text(place, values.max() + 0.015, f"{values.mean():.1%}", ha="center", fontsize=9)
     for policy, name in (("load-balance", "C21"), ("bailian", "C22")):
         axis.plot(policies.index(policy), results.claim(name), "_", color=PAPER, markersize=34,
                   markeredgewidth=2.4)  # fmt: skip

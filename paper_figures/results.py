@@ -74,7 +74,9 @@ class Source:
 
     def router_rows(self, key: str) -> pd.DataFrame:
         """Return SMetric's rows over the values of one of the router's keys."""
-        table = self.table[(self.table["study"] == "router") & (self.table["assumption"] == key)]
+        table = self.at_operating(self.table)
+        table = table[(table["study"] == "router") & (table["assumption"] == key)]
+        table = table[(table["setup"] == "colocated-30b") & (table["tier"] == "full")]
         base = self.rows("colocated-30b", ["smetric"], load=self.operating)
         needed = self._needed(table, ["smetric"], f"study router, {key}, ")
         return pd.concat([needed, base])

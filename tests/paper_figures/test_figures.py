@@ -78,6 +78,14 @@ def test_sweep_shows_the_mean_of_the_seeds(tables):
     assert line.get_ydata() == pytest.approx(expected.to_numpy(), rel=1e-5)
 
 
+def test_router_sweep_is_held_against_the_default_at_the_same_load(tables):
+    # the table's made-up rows differ by load and seed alone, not by the router's keys
+    figure = made(25, tables)
+    points = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert len(points) == 7
+    assert all(abs(float(line.get_ydata()[0])) < 1e-3 for line in points)
+
+
 def test_page_holds_every_figure_and_needs_nothing_else(tables, tmp_path):
     gallery = importlib.import_module("gallery")
     arguments = ["--results", str(tables / "results.parquet"), "--presets", "medium"]

@@ -118,6 +118,25 @@ def test_prediction_at_a_pair_is_predicts_own() -> None:
     assert point.total_within_slo_tps == outcome.number("total_within_slo_tps")
 
 
+def test_overload_beyond_the_number_of_instances_never_lets_go() -> None:
+    from smetric_model import predict
+    from smetric_model.tuning import sweep
+
+    few = scenario(**{"cluster.instances": 4, "workload.rate_rps": 0.6})
+    points = sweep(few, demand(), (4.0, 6.0, math.inf), (0.5,))
+    assert len({p.total_within_slo_tps for p in points}) == 1
+    for overload in (4.0, math.inf):  # and that is what predict says of each
+        asked = few.replace(
+            **{
+                "router.policy": "smetric",
+                "router.overload": overload,
+                "router.hit_ratio": 0.5,
+            }
+        )
+        own = predict(asked, demand=demand()).number("total_within_slo_tps")
+        assert own == pytest.approx(points[0].total_within_slo_tps, rel=1e-9)
+
+
 def test_words_say_when_nothing_depends_on_the_thresholds() -> None:
     from dataclasses import replace
 
