@@ -515,6 +515,7 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
         "client.backoff_s",
         "router.detection_s",
         "engine.kv_admission",
+        "engine.kv_pool_tokens",
         "global_tier.eviction",
         "local_tier.eviction",
         "cluster.prefill_instances",

@@ -83,7 +83,9 @@ class RigProcess:
                         os.kill(pid, number)
             end = time.monotonic() + patience_s
             while time.monotonic() < end:
-                if not self.alive and not self.members():  # in this order: the first reaps
+                if not self.alive and not self.members():
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(self.pid, 0)  # it may have ended after the look above
                     return
                 time.sleep(0.05)
         raise LiveError(f"{self.name}: process {self.pid} does not end")
