@@ -22,6 +22,7 @@ _HOMES: dict[str, str] = {
     "predict_at_rates": "smetric_model.analytic.cluster_capacity",
     "predicted_capacity": "smetric_model.analytic.cluster_capacity",
     "simulate": "smetric_model.simulate",
+    "sweep": "smetric_model.sweeping",
     "tune": "smetric_model.tuning",
 }
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate
+    from smetric_model.sweeping import sweep as sweep
     from smetric_model.tuning import fewest_instances as fewest_instances
     from smetric_model.tuning import tune as tune
     from smetric_model.workload.trace import load_trace as load_trace

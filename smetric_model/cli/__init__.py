@@ -44,6 +44,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Simulate every engine step of a cluster.",
     ),
     "step-time": ("smetric_model.cli.step_time", "Time of one engine step, by operator group."),
+    "sweep": ("smetric_model.cli.sweep", "Many scenarios, any verb, one row each; resumable."),
     "synthesise": ("smetric_model.cli.synthesise", "A trace of synthetic agent traffic."),
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),
     "tune": ("smetric_model.cli.tune", "OVERLOAD and HIT_RATIO for a scenario, and why."),
