@@ -4,8 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
+# engines on CPUs, for live validation; an environment of its own
+LIVE   ?= .venv-live
 
-.PHONY: plan test lint format bench figures clean
+.PHONY: plan test lint format bench figures validate live-environment clean
 
 plan: $(STAMP)  ## capacity plan of the scenario shipped in data/
 	$(BIN)/smetric-model plan data/scenarios/agents-small.toml --out $(OUT)/plan
@@ -26,11 +28,20 @@ format: $(STAMP)
 bench: $(STAMP)  ## benchmarks (timings; never part of the tests)
 	$(BIN)/python benchmarks/run.py
 
+validate: $(STAMP) $(LIVE)/.installed  ## small live loop: two vLLM engines and LMCache on CPUs
+	$(BIN)/smetric-model validate data/live/cpu-small.toml --python $(LIVE)/bin/python --out $(OUT)/validate
+
+live-environment: $(LIVE)/.installed  ## vLLM and LMCache for CPUs (x86-64, 4 GB, some minutes)
+
+$(LIVE)/.installed: requirements/live-cpu.txt tools/live_environment.py
+	$(PYTHON) tools/live_environment.py $(LIVE)
+	@touch $@
+
 figures: $(STAMP)  ## the paper's figures and a page with all of them, in out/figures
 	$(BIN)/python paper_figures/gallery.py --out $(OUT)/figures
 
 clean:
-	rm -rf $(VENV) $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LIVE) $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

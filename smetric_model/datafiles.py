@@ -6,7 +6,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-__all__ = ["data_dir", "load_toml"]
+from smetric_model.errors import SpecError
+
+__all__ = ["data_dir", "load_toml", "read_toml"]
 
 
 def data_dir() -> Path:
@@ -27,6 +29,31 @@ def data_dir() -> Path:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"no data directory beside {package}: the installation is incomplete")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of the user's.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    dict
+        The parsed file.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode())
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecError(f"{path}: no TOML: {error}") from None
 
 
 def load_toml(relative_path: str) -> dict[str, Any]:

@@ -271,6 +271,23 @@ class Scenario(Spec):
             return None
         return self._find("llm.name", self.llm.name)
 
+    def gpu_name(self) -> str:
+        """Name under which the catalog finds the GPU.
+
+        Returns
+        -------
+        str
+            ``engine.gpu``; if that is a path (ends in ``.toml``), where the file lies.
+
+        Raises
+        ------
+        SpecError
+            If there is no such file.
+        """
+        if not self.engine.gpu.endswith(".toml"):
+            return self.engine.gpu
+        return str(self._find("engine.gpu", self.engine.gpu))
+
     def _find(self, key: str, written: str, folder_too: bool = False) -> Path:
         path = Path(written).expanduser()
         data = data_dir()

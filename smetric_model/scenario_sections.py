@@ -106,7 +106,9 @@ class LlmSection(Spec):
 class EngineSection(Spec):
     """``[engine]``: one serving instance."""
 
-    gpu: Name = Field("H20", description="Name in the catalog.")
+    gpu: Name = Field(
+        "H20", description="Name in the catalog, or path of a file of your own (`.toml`)."
+    )
     name: Name = Field("vllm", description="Which fitted efficiencies are used.")
     tp: Count = Field(1, description="Tensor parallelism: GPUs of an instance.")
     ep: Count = Field(1, description="Expert parallelism; divides `tp`.")
@@ -118,6 +120,11 @@ class EngineSection(Spec):
     )
     token_budget: Count = Field(8192, description="Tokens of one engine step.")
     max_running_requests: Count = Field(256, description="Requests running at once.")
+    kv_pool_tokens: Count | None = Field(
+        None,
+        description="KV pool of an instance, as the engine's log states it; by default what the"
+        " memory model leaves.",
+    )
     kv_admission: Literal["reserve", "preempt"] = Field(
         "reserve",
         description="A request is admitted with KV for prompt and output; or with KV for its"

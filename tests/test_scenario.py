@@ -506,7 +506,7 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
     assert example == Scenario().replace(**{"llm.weight_dtype": "bf16", "llm.kv_dtype": "bf16"})
     assert instance_of(example) == instance_of(Scenario())
     # backoff_s and the pools are named in the design, not in the example; load_indicator,
-    # kv_admission and detection_s are ours.
+    # kv_admission, kv_pool_tokens and detection_s are ours.
     written = {f"{s}.{k}" if s else k for s, k in KEYS}
     for section, table in tomllib.loads(path.read_text()).items():
         for key in table if isinstance(table, dict) else [""]:
@@ -515,6 +515,7 @@ def test_the_example_is_the_defaults(shared_dir: Path) -> None:
         "client.backoff_s",
         "router.detection_s",
         "engine.kv_admission",
+        "engine.kv_pool_tokens",
         "global_tier.eviction",
         "local_tier.eviction",
         "cluster.prefill_instances",

@@ -62,7 +62,7 @@ class Cell:
                     move_work_ratio=self.work,
                 )
             )
-        except (ConvergenceError, UnstableError, ZeroDivisionError):  # the last: far beyond
+        except (ConvergenceError, UnstableError):
             return None
 
     def optimum(self, own_stay_only: bool) -> float:

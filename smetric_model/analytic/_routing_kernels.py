@@ -151,6 +151,10 @@ def balance_free_flow(
                 lower = own[row] + flow * slope[row] + moving[row] * slope_moving[row]
                 diagonal -= lower * upper[row - 1]
                 right[row] -= lower * right[row - 1]
+            if diagonal == 0.0:  # nothing flows there: far beyond saturation, powers underflow
+                upper[row] = 0.0
+                right[row] = 0.0
+                continue
             upper[row] = above / diagonal
             right[row] /= diagonal
         for row in range(size - 3, -1, -1):

@@ -68,6 +68,7 @@ COVERAGE: dict[str, Coverage] = {
     "engine.memory_utilisation": _MODELLED,
     "engine.token_budget": _MODELLED,
     "engine.max_running_requests": _MODELLED,
+    "engine.kv_pool_tokens": _MODELLED,
     "engine.kv_admission": _NOTED._replace(
         remark="`preempt` is answered as `reserve`; invalid where running requests hold more than"
         " half of the pool"

@@ -54,7 +54,7 @@ def instance_of(scenario: Scenario) -> InstanceSpec:
     engine = scenario.engine
     instance = InstanceSpec(
         llm=llm,
-        gpu=get_gpu(engine.gpu),
+        gpu=get_gpu(scenario.gpu_name()),
         tp=engine.tp,
         ep=engine.ep,
         engine=engine.name,
@@ -66,8 +66,9 @@ def instance_of(scenario: Scenario) -> InstanceSpec:
         max_running_requests=engine.max_running_requests,
         block_tokens=engine.block_tokens,
         max_context_tokens=engine.max_context_tokens,
+        kv_pool_tokens=engine.kv_pool_tokens,
     )
-    lacking = missing_bytes(instance)
+    lacking = 0.0 if engine.kv_pool_tokens else missing_bytes(instance)
     if lacking > 0:
         smallest = min_tp(instance)
         advice = f"the smallest tp that fits is {smallest}" if smallest else "no tp fits"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from smetric_model.datafiles import load_toml
+from smetric_model.datafiles import load_toml, read_toml
 from smetric_model.errors import SpecError
 
 __all__ = ["Efficiencies", "get_efficiencies"]
@@ -65,6 +65,9 @@ class Efficiencies:
         Host cost of a request: constant [s] and per prompt token [s/token].
     dram_fetch_s, rdma_fetch_s : float
         Fixed cost of one fetch from the node's DRAM and from a remote node [s].
+    sampled_token_s : float
+        What each sequence adds to a step beyond the kernels' work: sampling, detokenising and
+        sending its token, where that does not run beside the GPU [s]; optional, 0.
     provenance : mapping of str to str
         Where each number comes from.
     fitted_for : str
@@ -98,6 +101,7 @@ class Efficiencies:
     provenance: Mapping[str, str]
     fitted_for: str
     carried_over: bool = False
+    sampled_token_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -163,6 +167,12 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     SpecError
         If the engine is not known.
     """
+    if gpu_name.endswith(".toml"):
+        own = read_toml(gpu_name).get("efficiencies", {})
+        if engine not in own:
+            known = ", ".join(sorted(own)) or "none"
+            raise SpecError(f"{gpu_name}: no [efficiencies.{engine}]; known: {known}")
+        return _from_table(own[engine], f"{gpu_name}/{engine}")
     tables = load_toml("efficiencies.toml")
     engines = sorted({name for per_gpu in tables.values() for name in per_gpu})
     if engine not in engines:
@@ -178,10 +188,11 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
 
 def _from_table(table: dict[str, Any], fitted_for: str) -> Efficiencies:
     names = {field.name for field in fields(Efficiencies)} - {"fitted_for", "carried_over"}
-    missing, unknown = names - set(table), set(table) - names - {"fit"}
+    missing = names - set(table) - {"sampled_token_s"}
+    unknown = set(table) - names - {"fit"}
     if missing or unknown:
         raise SpecError(
-            f"data/efficiencies.toml, [{fitted_for.replace('/', '.')}]: "
-            f"missing {sorted(missing)}, unknown {sorted(unknown)}"
+            f"efficiencies of {fitted_for}: missing {sorted(missing)}, unknown {sorted(unknown)}"
         )
-    return Efficiencies(**{name: table[name] for name in names}, fitted_for=fitted_for)
+    given = {name: table[name] for name in names if name in table}
+    return Efficiencies(**given, fitted_for=fitted_for)

@@ -280,6 +280,8 @@ def local_tier(
         If one of the given figures is not positive.
     """
     pool, per_token = _pool_and_rate(instance, kv_bytes, kv_bytes_per_token)
+    if kv_bytes is None and instance.kv_pool_tokens is not None:
+        pool = instance.kv_pool_tokens * per_token
     pool = max(0.0, pool)
     tokens = floor(pool / per_token)
     return LocalTier(bytes=pool, tokens=tokens, blocks=tokens // instance.block_tokens)

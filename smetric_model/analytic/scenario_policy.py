@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smetric_model.analytic.step_time import StepModel, step_time_s
 from smetric_model.routing.registry import make_policy, policy_parameters
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from smetric_model.routing.policy import Policy
     from smetric_model.scenario import Scenario
 
-__all__ = ["policy_of"]
+__all__ = ["policy_of", "policy_settings"]
 
 
 def policy_of(
@@ -36,10 +36,28 @@ def policy_of(
     -------
     Policy
     """
+    settings = policy_settings(scenario, instance, model, cache_block_tokens)
+    return make_policy(scenario.router.policy, settings)
+
+
+def policy_settings(
+    scenario: Scenario, instance: InstanceSpec, model: StepModel, cache_block_tokens: int
+) -> dict[str, Any]:
+    """Return the parameters of that policy, as its constructor and a router's file name them.
+
+    Parameters
+    ----------
+    scenario, instance, model, cache_block_tokens
+        As in :func:`policy_of`.
+
+    Returns
+    -------
+    dict
+    """
     name = scenario.router.policy
     known = policy_parameters(name)
     section = scenario.router.model_dump()
-    settings = {key: section[key] for key in known if key in section}
+    settings: dict[str, Any] = {key: section[key] for key in known if key in section}
     if "block_tokens" in known:
         settings["block_tokens"] = max(instance.block_tokens, cache_block_tokens)
     if "prefill_tokens_per_s" in known:
@@ -54,4 +72,4 @@ def policy_of(
             if model.attention_pair_s > 0
             else math.inf,
         }
-    return make_policy(name, settings)
+    return settings

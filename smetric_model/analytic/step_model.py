@@ -152,7 +152,7 @@ def step_model(instance: InstanceSpec, efficiencies: Efficiencies | None = None)
         ),
         linear_token_s=linear_token_s,
         linear_state_s=linear_state_s,
-        head_token_s=2 * llm.params.output_head / tp / head_rate,
+        head_token_s=2 * llm.params.output_head / tp / head_rate + fitted.sampled_token_s,
         head_weights_s=head_bytes / (fitted.head_bandwidth * bandwidth),
         all_reduce_latency_s=all_reduce_s,
         all_reduce_token_s=all_reduce_token_s,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from smetric_model.catalog._lookup import find
-from smetric_model.datafiles import load_toml
+from smetric_model.datafiles import load_toml, read_toml
 from smetric_model.errors import SpecError
 from smetric_model.units import MIB, dtype_bytes
 
@@ -93,21 +93,31 @@ class Gpu:
 
 @cache
 def _catalog() -> dict[str, Gpu]:
-    gpus = {}
-    for name, facts in load_toml("gpus.toml").items():
-        try:
-            gpus[name] = Gpu(
-                name=name,
-                memory_bytes=int(facts["memory_mib"]) * MIB,
-                memory_bandwidth_bytes_per_s=float(facts["memory_bandwidth_bytes_per_s"]),
-                flops={dtype: float(value) for dtype, value in facts["flops"].items()},
-                nvlink_bytes_per_s=float(facts["nvlink_bytes_per_s"]),
-                pcie_bytes_per_s=float(facts["pcie_bytes_per_s"]),
-                source=facts["source"],
-            )
-        except KeyError as error:
-            raise SpecError(f"data/gpus.toml, [{name}]: key {error} is missing") from None
-    return gpus
+    return {
+        name: _gpu_of(name, facts, f"data/gpus.toml, [{name}]")
+        for name, facts in load_toml("gpus.toml").items()
+    }
+
+
+def _gpu_of(name: str, facts: Any, where: str) -> Gpu:
+    if not isinstance(facts, dict):
+        raise SpecError(f"{where}: there is no such table")
+    try:
+        return Gpu(
+            name=name,
+            memory_bytes=int(facts["memory_mib"]) * MIB,
+            memory_bandwidth_bytes_per_s=float(facts["memory_bandwidth_bytes_per_s"]),
+            flops={dtype: float(value) for dtype, value in facts["flops"].items()},
+            nvlink_bytes_per_s=float(facts["nvlink_bytes_per_s"]),
+            pcie_bytes_per_s=float(facts["pcie_bytes_per_s"]),
+            source=facts["source"],
+        )
+    except KeyError as error:
+        raise SpecError(f"{where}: key {error} is missing") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"{where}: {error}") from None
 
 
 def gpu_names() -> list[str]:
@@ -121,12 +131,16 @@ def get_gpu(name: str) -> Gpu:
     Parameters
     ----------
     name : str
-        Such as ``"H20"``.
+        Such as ``"H20"``; or the path of a TOML file (ends in ``.toml``) whose table ``[gpu]``
+        has the keys of ``data/gpus.toml``.
 
     Raises
     ------
     SpecError
-        For an unknown name; the message lists the known ones.
+        For an unknown name; the message lists the known ones.  For a file that is missing or
+        wrong.
     """
+    if name.endswith(".toml"):
+        return _gpu_of(name, read_toml(name).get("gpu"), f"{name}, [gpu]")
     gpu: Gpu = find("GPU", name, _catalog(), " To add one: data/gpus.toml.")
     return gpu

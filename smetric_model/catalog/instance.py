@@ -51,6 +51,9 @@ class InstanceSpec:
         Tokens of one KV block [tokens].
     max_context_tokens : int, optional
         Longest prompt + output; the model's own by default [tokens].
+    kv_pool_tokens : int, optional
+        Size of the KV pool, where the engine has told; by default the memory model works it out
+        [tokens].
 
     Raises
     ------
@@ -71,6 +74,7 @@ class InstanceSpec:
     max_running_requests: int = 256
     block_tokens: int = 16
     max_context_tokens: int | None = None
+    kv_pool_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.weight_dtype is not None:
@@ -86,8 +90,11 @@ class InstanceSpec:
             "max_running_requests",
             "block_tokens",
             "max_context_tokens",
+            "kv_pool_tokens",
         ):
             value = getattr(self, name)
+            if name == "kv_pool_tokens" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SpecError(f"{name} = {value!r}: must be a whole number >= 1")
         if not 0 < self.memory_utilisation <= 1:

@@ -29,6 +29,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
     "compare": ("smetric_model.cli.compare", "Outcomes side by side: what differs, beyond noise."),
+    "engines": (
+        "smetric_model.cli.engines",
+        "A local cluster of vLLM instances, started or ended.",
+    ),
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
@@ -46,6 +50,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "trace": ("smetric_model.cli.trace", "Look at a request trace."),
     "tune": ("smetric_model.cli.tune", "OVERLOAD and HIT_RATIO for a scenario, and why."),
     "turn": ("smetric_model.cli.turn", "Turn and expected hit of one API request body."),
+    "validate": ("smetric_model.cli.validate", "The model against real engines and router."),
 }
 
 

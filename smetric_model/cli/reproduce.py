@@ -63,6 +63,7 @@ def command(
     claims = claims_table(run.table, run.workload, parameters.operating, presets=parameters.presets)
     claims.to_csv(folder / "claims.csv", index=False)
     scores = score(claims)
+    _write_report(run, claims, scores, folder)
     click.echo(f"results and claims: {folder}", err=True)
     click.echo(f"{run.computed_rows} rows computed in {run.seconds:.0f} s", err=True)
     if as_json:
@@ -77,6 +78,25 @@ def command(
         )
         return
     _print(claims, scores, run, quick)
+
+
+def _write_report(run: Run, claims: pd.DataFrame, scores: pd.DataFrame, folder: Path) -> None:
+    """Claims as Markdown; of each preset with variants, the sensitivity table and its figure."""
+    from smetric_model.reproduction.report import claims_markdown, score_markdown
+    from smetric_model.reproduction.sensitivity import (
+        deciding,
+        sensitivity_figure,
+        sensitivity_table,
+    )
+
+    text = score_markdown(scores) + "\n" + claims_markdown(claims)
+    (folder / "claims.md").write_text(text, encoding="utf-8")
+    for preset in claims["preset"].unique():
+        found = sensitivity_table(run.table, preset)
+        if found["base_agrees"].eq("no").any():
+            found.to_csv(folder / f"sensitivity-{preset}.csv", index=False)
+            deciding(found).to_csv(folder / f"deciding-{preset}.csv", index=False)
+            sensitivity_figure(found).savefig(folder / f"sensitivity-{preset}.png", dpi=120)
 
 
 def _run(parameters: Experiments, folder: Path, processes: int, sensitivity: bool) -> Run:

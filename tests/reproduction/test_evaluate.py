@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
 
@@ -11,7 +12,13 @@ import pytest
 
 from smetric_model.reproduction import claims_table, load_claims, load_parameters, score
 from smetric_model.reproduction.estimates import ESTIMATES
+from smetric_model.reproduction.report import claims_markdown, score_markdown
 from smetric_model.reproduction.rows import Rows, ratio
+from smetric_model.reproduction.sensitivity import (
+    deciding,
+    sensitivity_figure,
+    sensitivity_table,
+)
 from smetric_model.reproduction.table import MEASURES, frame
 
 PRESET = "bailian-trace-1-medium"
@@ -181,3 +188,62 @@ def test_ratio_pairs_seeds():
     assert value.mean == pytest.approx(8 / 3 - 1)  # of the means
     assert value.spread == pytest.approx(math.sqrt(0.5))  # of the pairs' 1 and 2
     assert math.isnan(ratio(np.array([1.0]), np.array([np.nan])).mean)
+
+
+@pytest.fixture(scope="module")
+def varied(table):
+    """Under one variant Bailian's goodput halves, under the other nothing changes."""
+    parts = []
+    for variant, share in (("a = 1", 0.5), ("a = 2", 1.0)):
+        part = table[table["study"] == "sweep"].copy()
+        part.loc[part["policy"] == "bailian", "goodput_tps"] *= share
+        parts.append(part.assign(study="sensitivity", assumption="a", variant=variant))
+    return pd.concat([table, *parts], ignore_index=True)
+
+
+def test_one_assumption_at_a_time(varied, claims):
+    found = sensitivity_table(varied, PRESET)
+    assert (found["base"] == found["claim"].map(claims["simulated"])).all()
+    same = found[found["variant"] == "a = 2"]
+    assert (same["value"] == same["base"]).all()
+    other = found[found["variant"] == "a = 1"].set_index("claim")
+    # Bailian at half: load balance (95 at 1.0x) is now the strongest peak
+    assert other.loc["C32", "value"] == pytest.approx(115 / 95 - 1)
+    assert other.loc["C33", "value"] == pytest.approx(115 / 50 - 1)
+    decided = deciding(found).set_index("claim")
+    assert set(decided.index) == set(found.loc[found["base_agrees"] == "no", "claim"])
+    assert decided.loc["C33", "largest"] == "a = 1: 1.3"
+    assert decided.loc["C33", "flips"] == ""
+
+
+def test_a_variant_that_makes_a_claim_agree_is_named(varied):
+    table = varied.copy()
+    chosen = (table["variant"] == "a = 1") & (table["policy"] == "bailian")
+    table.loc[chosen, "goodput_tps"] *= 2 * 1.12  # 2.7 % below SMetric
+    assert (
+        deciding(sensitivity_table(table, PRESET))
+        .set_index("claim")
+        .loc["C33", "flips"]
+        .startswith("a = 1: 0.0")
+    )
+
+
+def test_a_table_without_variants_has_no_sensitivity(table):
+    found = sensitivity_table(table, PRESET)
+    assert found.empty
+    assert deciding(found).empty
+
+
+def test_figure_marks_what_agrees(varied):
+    figure = sensitivity_figure(sensitivity_table(varied, PRESET))
+    figure.savefig(io.BytesIO(), format="png")  # draws
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a = 1", "a = 2"]
+
+
+def test_markdown_has_every_claim_once(claims):
+    text = claims_markdown(claims.reset_index())
+    for claim, row in claims.iterrows():
+        assert text.count(f"| {claim} ") == (row["use"] != "context")
+    assert "**0.74 ± 0**" in text  # agrees: bold
+    assert score_markdown(score(claims.reset_index())).count("\n") == 4

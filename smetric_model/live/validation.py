@@ -1,0 +1,469 @@
+"""Validation: engines are calibrated, the answers written down, the workload replayed, compared.
+
+Each phase leaves files in the folder of the validation, and one whose files are there is not run
+again: an interrupted validation goes on where it stopped.
+
+====================  ===========================================================================
+``gpu.toml``          the calibrated engines, for ``engine.gpu`` of any scenario
+``calibration…``      measurements, and each point with the model's error
+``workload.parquet``  what is replayed
+``predictions.json``  simulation, closed form and bound, written before the first replay, with
+                      the time and the hashes of what they were made from
+``runs/POLICY-K/``    a replay: outcome, requests, CPU time, what went wrong
+====================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smetric_model.errors import LiveError, SolveError, SpecError, UnstableError
+from smetric_model.live.calibrate import Calibration, fit, write_gpu_file
+from smetric_model.live.compare import QUANTITIES
+from smetric_model.live.kv_watch import KvWatch
+from smetric_model.live.measure import COUNTERS, measured_outcome
+from smetric_model.live.microbenchmark import microbenchmark, router_cost_s
+from smetric_model.live.replay import replay
+from smetric_model.live.rig import Rig
+from smetric_model.live.rig.engines import MODEL_NAME, free_port, read_metrics
+from smetric_model.live.rig.processes import RigProcess, start_process
+from smetric_model.live.validation_spec import (
+    ValidationSpec,
+    build_workload,
+    jittered,
+    scenario_for,
+    vocabulary_of,
+)
+
+if TYPE_CHECKING:
+    from smetric_model.outcome import Outcome
+    from smetric_model.scenario import Scenario
+    from smetric_model.simulate.run import Simulation
+    from smetric_model.workload.trace import Trace
+
+__all__ = ["RunResult", "Validation"]
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One replay: its policy, number and folder, and what is in ``run.json``."""
+
+    policy: str
+    repeat: int
+    folder: Path
+    summary: dict[str, Any]
+
+
+class Validation:
+    """A validation in a folder.
+
+    Parameters
+    ----------
+    spec : ValidationSpec
+        What to validate.
+    folder : str or Path
+        Where its files are, or will be.
+    tell : callable
+        Told what is going on.
+
+    Raises
+    ------
+    SpecError
+        If the folder holds a validation of another specification.
+    """
+
+    def __init__(self, spec: ValidationSpec, folder: str | Path, tell: Tell = lambda _text: None):
+        self.spec, self.folder, self.tell = spec, Path(folder).resolve(), tell
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rig = Rig(spec.engines, self.folder / "engines")
+        self._keep_spec()
+
+    def _keep_spec(self) -> None:
+        path = self.folder / "spec.json"
+        # more policies and repeats may be asked for later
+        new = json.loads(self.spec.model_dump_json(exclude_none=True))
+        new["engines"].pop("python", None)
+        for key in ("parameters", "trace"):  # a folder may move with what is in it
+            if key in new["workload"]:
+                new["workload"][key] = Path(new["workload"][key]).name
+        if path.exists():
+            old = json.loads(path.read_text())
+            free = ("policies", "repeats", "timeout_s", "targets")
+            changed = sorted(
+                key for key in {*old, *new} - set(free) if old.get(key) != new.get(key)
+            )
+            if changed:
+                raise SpecError(
+                    f"{self.folder}: holds a validation with other {', '.join(changed)};"
+                    " take another folder"
+                )
+            if old.get("targets") != new.get("targets") and (self.folder / "runs").exists():
+                raise SpecError(f"{self.folder}: targets may not change after the first replay")
+        path.write_text(json.dumps(new, indent=1))
+
+    # --- all phases -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run what is missing.
+
+        Raises
+        ------
+        LiveError
+            If an engine fails, or an answer; what was measured until then is kept.
+        """
+        wanted = [
+            (policy, repeat)
+            for repeat in range(self.spec.repeats)
+            for policy in self.spec.policies
+            if not (self._run_folder(policy, repeat) / "run.json").exists()
+        ]
+        calibrated = (self.folder / "gpu.toml").exists()
+        if not wanted and calibrated:
+            self.tell("nothing is missing")
+            return
+        begin = time.monotonic()
+        try:
+            self.rig.up(self.tell)
+            self._note("engines_ready_s", time.monotonic() - begin)
+            self._facts()
+            if not calibrated:
+                self._calibrate()
+            predicted = self._predict()
+            for policy, repeat in wanted:
+                self.tell(f"{policy}, replay {repeat + 1} of {self.spec.repeats}")
+                self._replay(policy, repeat, predicted[policy])
+                gone = self.rig.gone()
+                if gone:
+                    raise LiveError(
+                        f"{', '.join(gone)} ended during the replay; what was measured is kept"
+                    )
+        finally:
+            with _uninterrupted():
+                self.rig.down()
+        self._note("wall_s", time.monotonic() - begin)
+
+    def _run_folder(self, policy: str, repeat: int) -> Path:
+        return self.folder / "runs" / f"{policy}-{repeat}"
+
+    def _note(self, key: str, value: Any) -> None:
+        path = self.folder / "facts.json"
+        facts = json.loads(path.read_text()) if path.exists() else {}
+        facts[key] = value
+        path.write_text(json.dumps(facts, indent=1))
+
+    def _facts(self) -> None:
+        """Note what stands for the engines in the model: pool, machine."""
+        metrics = read_metrics(self.rig.endpoints[0].url)
+        blocks = metrics.get("num_gpu_blocks", self.spec.engines.blocks)
+        if not blocks:
+            raise LiveError(f"{self.rig.endpoints[0].url}: says nothing of its KV blocks")
+        # vLLM keeps one block for itself
+        self._note("kv_pool_tokens", int(blocks - 1) * self.spec.engines.block_tokens)
+        self._note("cores", os.cpu_count())
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            name = next(line for line in lines if line.startswith("model name"))
+            self._note("cpu", name.split(":", 1)[1].strip())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was noted: pool of the engines, machine, times."""
+        path = self.folder / "facts.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    # --- calibration ----------------------------------------------------------------------------
+
+    def _calibrate(self) -> Calibration:
+        from smetric_model.catalog.llm import get_llm
+
+        spec = self.spec
+        begin = time.monotonic()
+        config = spec.engines.model_folder(self.rig.folder)
+        vocabulary = vocabulary_of(config)
+        measured = microbenchmark(
+            self.rig,
+            model=MODEL_NAME,
+            vocabulary=vocabulary,
+            repeats=spec.calibration_repeats,
+            seed=spec.seed + int(time.time()),  # engines that run longer know older prompts
+            tell=self.tell,
+        )
+        measured.to_parquet(self.folder / "calibration.parquet")
+        llm = get_llm(str(config / "config.json"))
+        found = fit(measured, llm, spec.engines.block_tokens, spec.engines.token_budget)
+        router, url = self._start_router("round-robin", {}, self.folder)
+        try:
+            cost = router_cost_s(
+                url, [p.url for p in self.rig.endpoints], model=MODEL_NAME, vocabulary=vocabulary
+            )
+        finally:
+            router.stop()
+        numbers = {**found.numbers, "router_s": max(0.0, cost)}
+        source = (
+            f"fitted to {len(measured)} measurements of {spec.engines.instances} engines,"
+            f" {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        )
+        found.points.to_parquet(self.folder / "calibration-points.parquet")
+        (self.folder / "calibration.json").write_text(json.dumps(numbers, indent=1))
+        self._note("calibration_s", time.monotonic() - begin)
+        write_gpu_file(self.folder / "gpu.toml", numbers, llm, 8192, source)
+        return Calibration(numbers, found.points)
+
+    # --- the model's answers --------------------------------------------------------------------
+
+    def _scenario(self, policy: str) -> Scenario:
+        return scenario_for(self.spec, self.folder, policy, int(self.facts["kv_pool_tokens"]))
+
+    def _predict(self) -> dict[str, tuple[Scenario, Simulation]]:
+        """Simulate, predict and bound; written down before anything is replayed."""
+        from smetric_model.simulate.run import simulate_in_detail
+
+        begin = time.monotonic()
+        trace = build_workload(self.spec, self.folder / "workload.parquet")
+        path = self.folder / "predictions.json"
+        known = json.loads(path.read_text()) if path.exists() else {"policies": {}}
+        sources = {name: _hash(self.folder / name) for name in ("gpu.toml", "workload.parquet")}
+        if known.get("sources", sources) != sources:
+            raise LiveError(f"{path}: made from other files than now lie there")
+        found: dict[str, tuple[Scenario, Simulation]] = {}
+        added = False
+        for policy in self.spec.policies:
+            self.tell(f"model: {policy}")
+            scenario = self._scenario(policy)
+            simulation = simulate_in_detail(scenario, trace)
+            found[policy] = (scenario, simulation)
+            if policy not in known["policies"]:
+                known["policies"][policy] = self._answers(scenario, trace, simulation)
+                added = True
+        if added:
+            known |= {"sources": sources, "written": datetime.now(UTC).isoformat()}
+            text = json.dumps(known, indent=1)
+            path.write_text(text)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            (self.folder / "predictions.sha256").write_text(f"{digest}  predictions.json\n")
+            self._note("model_s", time.monotonic() - begin)
+        return found
+
+    def _answers(self, scenario: Scenario, trace: Trace, simulation: Simulation) -> dict[str, Any]:
+        import numpy as np
+
+        from smetric_model.analytic.predict import predict
+        from smetric_model.bound import BoundOptions, bound
+        from smetric_model.simulate import simulate
+
+        runs = [simulation.outcome]
+        for number in range(1, self.spec.simulations):
+            moved = jittered(trace, self.spec.jitter_s, number)
+            runs.append(simulate(scenario.replace(seed=number), moved))
+        several = {name: [run.number(name) for run in runs] for name in QUANTITIES}
+        answers: dict[str, Any] = {
+            "scenario_id": scenario.scenario_id,
+            "first_simulation": simulation.outcome.to_dict(),
+            "simulate": {name: float(np.nanmean(values)) for name, values in several.items()},
+            "simulations": several,
+        }
+        asks: dict[str, Callable[[], Outcome]] = {
+            "predict": partial(predict, scenario, trace=trace),
+            "bound": partial(
+                bound, scenario, trace, BoundOptions(timed=False), simulation=simulation
+            ),
+        }
+        for verb, ask in asks.items():
+            try:
+                answers[verb] = ask().to_dict()
+            except (SpecError, UnstableError, SolveError) as error:
+                answers[verb] = {"note": f"no answer: {error}"}
+        return answers
+
+    # --- the replay -----------------------------------------------------------------------------
+
+    def _start_router(
+        self, policy: str, parameters: dict[str, Any], folder: Path
+    ) -> tuple[RigProcess, str]:
+        import tomli_w
+
+        port = free_port()
+        config = {
+            "listen": {"port": port},
+            "policy": {"name": policy, **parameters},
+            "hits": {"source": "exact", "tokenise_budget_s": 5.0},
+            "log": {"decisions": str(folder / "decisions.jsonl")},
+            "instances": [
+                {"name": one.name, "url": one.url, "kv_events": one.kv_events}
+                for one in self.rig.endpoints
+            ],
+        }
+        path = folder / "router.toml"
+        path.write_text(tomli_w.dumps(config))
+        command = [sys.executable, "-c", "from smetric_model.cli import main; main()"]
+        router = start_process("router", [*command, "route", "--config", str(path)], folder)
+        url = f"http://127.0.0.1:{port}"
+        end = time.monotonic() + 120.0  # the first start on a machine compiles
+        while not _answers(url):
+            if not router.alive or time.monotonic() > end:
+                tail = router.end_of_log()
+                router.stop()
+                raise LiveError(f"the router does not start; {router.log}:\n{tail}")
+            time.sleep(0.1)
+        return router, url
+
+    def _replay(self, policy: str, repeat: int, model: tuple[Scenario, Simulation]) -> RunResult:
+        from smetric_model.analytic.demand import instance_of
+        from smetric_model.analytic.scenario_policy import policy_settings
+
+        scenario, simulation = model
+        prepared = simulation.prepared
+        folder = self._run_folder(policy, repeat)
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = policy_settings(
+            scenario,
+            instance_of(scenario),
+            prepared.inputs.model,
+            prepared.inputs.engine.cache_block_tokens,
+        )
+        router, url = self._start_router(policy, _plain(settings), folder)
+        edges: dict[str, dict[str, Any]] = {}
+        watch = KvWatch(self.rig.endpoints)
+
+        def at_edge(edge: str) -> None:
+            edges[edge] = {
+                "time": time.monotonic(),
+                "cpu_s": {**self.rig.cpu_s(), "router": _cpu(router)},
+                "counters": self._counters(),
+            }
+            if edge == "begin":
+                watch.start()
+            else:
+                watch.stop()
+
+        def alarm() -> str:
+            if not router.alive:
+                return f"the router has ended:\n{router.end_of_log()}"
+            engines = [name for name in self.rig.gone() if name != "tier"]
+            return "all engines have ended" if len(engines) == len(self.rig.endpoints) else ""
+
+        try:
+            result = replay(
+                prepared,
+                url,
+                model=MODEL_NAME,
+                vocabulary=vocabulary_of(self.spec.engines.model_folder(self.rig.folder)),
+                salt=_salt(policy, repeat),
+                timeout_s=self.spec.timeout_s,
+                drain_s=self.spec.timeout_s,
+                at_edge=at_edge,
+                alarm=alarm,
+            )
+        finally:
+            watch.stop()
+            with _uninterrupted():
+                router.stop()
+        begin, end = edges["begin"], edges["end"]
+        window_s = end["time"] - begin["time"]
+        gone = self.rig.gone()
+        if gone:
+            result.notes.append(
+                "; ".join(f"{name} ended during the replay" for name in gone)
+                + ": requests after that met a smaller cluster"
+            )
+        counted = {
+            name: end["counters"].get(name, 0.0) - begin["counters"].get(name, 0.0)
+            for name in COUNTERS
+        }
+        outcome = measured_outcome(scenario, prepared, result, counted)
+        cpu = {name: end["cpu_s"].get(name, 0.0) - taken for name, taken in begin["cpu_s"].items()}
+        cpu["replayer"] = result.client_cpu_s
+        lag = sorted(result.lag_s)
+        summary = {
+            "policy": policy,
+            "repeat": repeat,
+            "written": datetime.now(UTC).isoformat(),
+            "outcome": outcome.to_dict(),
+            "counters": counted,
+            "kv_events": watch.counts(),
+            "cpu_s": cpu,
+            "window_s": window_s,
+            "lag_p99_s": lag[int(0.99 * (len(lag) - 1))] if lag else None,
+            "ended": gone,
+        }
+        requests = outcome.requests
+        assert requests is not None
+        requests.assign(policy=policy, repeat=repeat).to_parquet(folder / "requests.parquet")
+        (folder / "run.json").write_text(json.dumps(summary, indent=1))
+        return RunResult(policy, repeat, folder, summary)
+
+    def _counters(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for point in self.rig.endpoints:
+            with contextlib.suppress(OSError):  # one that is down counts no more
+                for name, value in read_metrics(point.url).items():
+                    if name in COUNTERS:
+                        total[name] = total.get(name, 0.0) + value
+        return total
+
+    def results(self) -> list[RunResult]:
+        """Replays that are there, by policy and number."""
+        found = []
+        for path in sorted((self.folder / "runs").glob("*/run.json")):
+            summary = json.loads(path.read_text())
+            found.append(RunResult(summary["policy"], summary["repeat"], path.parent, summary))
+        return found
+
+
+def _answers(url: str) -> bool:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _cpu(process: RigProcess) -> float:
+    from smetric_model.live.rig.processes import cpu_seconds
+
+    return cpu_seconds(process.members())
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _salt(policy: str, repeat: int) -> int:
+    """Tokens of each replay are its own: what earlier ones left in the caches is never hit."""
+    text = f"{policy} {repeat} {time.time_ns()}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Any:
+    """Let an interrupt wait until everything has been ended."""
+    import signal
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -1,0 +1,319 @@
+"""The report of a validation: one page with figures, one table, the raw data as Parquet."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smetric_model.live.compare import QUANTITIES, comparison, cpu_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from smetric_model.live.validation import Validation
+
+__all__ = [
+    "agreement_figure",
+    "calibration_figure",
+    "report_rows",
+    "summary_sentence",
+    "write_validation_report",
+]
+
+
+def _shown(value: float, column: str) -> str:
+    if math.isnan(value):
+        return "–"
+    if column.endswith("_s"):
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.3f}" if column.endswith("_ratio") else f"{value:,.0f}"
+
+
+def _error(value: float, column: str) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:+.3f}" if column.endswith("_ratio") else f"{value:+.1%}"
+
+
+def report_rows(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Return columns and lines of the comparison for people.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of :func:`smetric_model.live.compare.comparison`.
+    """
+    columns = [
+        *("policy", "quantity", "measured", "CV", "simulated", "error", "verdict"),
+        *("predicted", "error", "verdict", "bound"),
+    ]
+    rows = []
+    for one in table.to_dict("records"):
+        column = one["quantity"]
+        rows.append(
+            [
+                one["policy"],
+                QUANTITIES[column][1],
+                _shown(one["measured"], column),
+                "–" if math.isnan(one["cv"]) else f"{one['cv']:.1%}",
+                _shown(one["simulated"], column),
+                _error(one["simulated_error"], column),
+                one["simulated_verdict"],
+                _shown(one["predicted"], column),
+                _error(one["predicted_error"], column),
+                one["predicted_verdict"],
+                _shown(one["bound"], column),
+            ]
+        )
+    return columns, rows
+
+
+def agreement_figure(table: pd.DataFrame) -> Figure:
+    """Draw measured (with the range of two standard errors), simulated and predicted.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of :func:`smetric_model.live.compare.comparison`.
+
+    Returns
+    -------
+    Figure
+        A panel a quantity, policies side by side.
+    """
+    from matplotlib.figure import Figure
+
+    from smetric_model.plots import COLOURS
+
+    quantities = list(QUANTITIES)
+    policies = list(dict.fromkeys(table["policy"]))
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    panels = figure.subplots(2, 4)
+    for axes, column in zip(panels.ravel(), quantities, strict=True):
+        part = table[table["quantity"] == column].set_index("policy")
+        for x, policy in enumerate(policies):
+            if policy not in part.index:
+                continue
+            line = part.loc[policy]
+            repeats = max(int(line["repeats"]), 1)
+            cv = 0.0 if math.isnan(line["cv"]) else line["cv"]
+            spread = 2 * cv * line["measured"] / math.sqrt(repeats)
+            axes.errorbar(
+                x, line["measured"], yerr=spread, fmt="o", color=COLOURS["ink"][0], capsize=4
+            )
+            axes.plot(x - 0.2, line["simulated"], "s", color=COLOURS["tiers"][0])
+            axes.plot(x + 0.2, line["predicted"], "^", color=COLOURS["none"][0])
+        axes.set_title(QUANTITIES[column][1], fontsize=9)
+        axes.set_xticks(range(len(policies)), policies, fontsize=7, rotation=20)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.set_xlim(-0.6, len(policies) - 0.4)
+        axes.set_ylim(bottom=0)
+    return figure
+
+
+def calibration_figure(points: pd.DataFrame) -> Figure:
+    """Draw the calibration: measured points, and the model's error.
+
+    Parameters
+    ----------
+    points : DataFrame
+        ``calibration-points.parquet``.
+    """
+    from matplotlib.figure import Figure
+
+    from smetric_model.plots import COLOURS
+
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    styles = {"prefill": "tiers", "cached": "ideal", "fetch": "mark", "decode": "none"}
+    for kind, role in styles.items():
+        part = points[points["kind"] == kind]
+        if part.empty:
+            continue
+        colour = COLOURS[role][0]
+        axes, x = (right, "batch") if kind == "decode" else (left, "tokens")
+        for held, marker in ((False, "o"), (True, "D")):
+            some = part[part["held_out"] == held]
+            label = f"{kind}, held out" if held else kind
+            face = "none" if held else colour
+            axes.plot(some[x], some["measured_s"], marker, color=colour, mfc=face, label=label)
+        axes.plot(part[x], part["model_s"], "_", color=colour, markersize=14)
+    for axes, label in ((left, "prompt tokens"), (right, "sequences")):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(label)
+        axes.set_ylabel("TTFT [s]" if axes is left else "decode step [s]")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7)
+    return figure
+
+
+def write_validation_report(validation: Validation) -> Path:
+    """Write ``report.html``, ``report.csv``, ``report.json`` and ``requests.parquet``.
+
+    Parameters
+    ----------
+    validation : Validation
+        With at least one replay.
+
+    Returns
+    -------
+    Path
+        The page.
+    """
+    import pandas as pd
+
+    folder = validation.folder
+    table = comparison(validation)
+    results = validation.results()
+    table.to_csv(folder / "report.csv", index=False)
+    parts = [pd.read_parquet(result.folder / "requests.parquet") for result in results]
+    pd.concat(parts, ignore_index=True).to_parquet(folder / "requests.parquet")
+    content = {
+        "name": validation.spec.name,
+        "facts": validation.facts,
+        "comparison": json.loads(table.to_json(orient="records")),
+        "cpu": json.loads(cpu_table(validation).to_json(orient="records")),
+        "runs": [result.summary for result in results],
+    }
+    (folder / "report.json").write_text(json.dumps(content, indent=1))
+    page = folder / "report.html"
+    page.write_text(_page(validation, table), encoding="utf-8")
+    return page
+
+
+def summary_sentence(table: pd.DataFrame) -> str:
+    """Say how many quantities are within their targets."""
+    words = []
+    for verb in ("simulated", "predicted"):
+        counts = table[f"{verb}_verdict"].value_counts().to_dict() if len(table) else {}
+        judged = counts.get("within", 0) + counts.get("outside", 0)
+        rest = counts.get("too noisy", 0)
+        words.append(
+            f"{verb}: {counts.get('within', 0)} of {judged} judged quantities within their target"
+            + (f", {rest} too noisy to judge" if rest else "")
+        )
+    return "; ".join(words) + "."
+
+
+def _page(validation: Validation, table: pd.DataFrame) -> str:
+    import pandas as pd
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from smetric_model.plots import COLOURS, svg
+
+    folder = validation.folder
+    predictions = json.loads((folder / "predictions.json").read_text())
+    results = validation.results()
+    points = pd.read_parquet(folder / "calibration-points.parquet")
+    figures: list[dict[str, Any]] = []
+    if len(table):
+        figures.append(
+            {
+                "title": "Measured, simulated, predicted",
+                "reading": "Circles: mean of the replays with two standard errors. Squares:"
+                " simulated. Triangles: the closed form.",
+                "svg": Markup(svg(agreement_figure(table), "agreement", "Agreement")),
+            }
+        )
+    figures.append(
+        {
+            "title": "Calibration",
+            "reading": "Markers: medians of the micro-benchmark (hollow: held out of the fit)."
+            " Dashes: the fitted model.",
+            "svg": Markup(svg(calibration_figure(points), "calibration", "Calibration")),
+        }
+    )
+    columns, rows = report_rows(table)
+    cpu = cpu_table(validation)
+    tables: list[dict[str, Any]] = [
+        {
+            "title": "Comparison",
+            "reading": "Errors are model minus measured; of ratios as a difference.",
+            "columns": columns,
+            "rows": rows,
+        },
+        {
+            "title": "CPU by process",
+            "reading": "Cores taken inside the windows, and their share of the engines' cores."
+            " Router, replayer and tier together should stay below 15 %.",
+            "columns": ["process", "cores", "share"],
+            "rows": [
+                [one["process"], f"{one['cores']:.3f}", f"{one['share']:.1%}"]
+                for one in cpu.to_dict("records")
+            ],
+        },
+        _calibration_table(points),
+        {
+            "title": "Replays",
+            "reading": "Blocks by the engines' KV events; hits by their counters.",
+            "columns": [
+                *("policy", "replay", "requests", "failed", "blocks evicted", "local hit tokens"),
+                *("external hit tokens", "hits on outputs / prompt tokens", "sent late, p99"),
+            ],
+            "rows": [_run_row(one.summary, one.folder) for one in results],
+        },
+    ]
+    environment = Environment(
+        loader=PackageLoader("smetric_model"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    troubles = [
+        f"{one.policy}, replay {one.repeat + 1}: {one.summary['outcome']['note']}"
+        for one in results
+        if not one.summary["outcome"]["valid"]
+    ]
+    return environment.get_template("validation.html.j2").render(
+        name=validation.spec.name,
+        summary=summary_sentence(table),
+        predicted_at=predictions["written"],
+        digest=(folder / "predictions.sha256").read_text().split()[0],
+        first_replay=min((one.summary["written"] for one in results), default="none"),
+        largest_cv=f"{validation.spec.targets.largest_cv:.0%}",
+        troubles=troubles,
+        figures=figures,
+        tables=tables,
+        colours=COLOURS,
+        spec=(folder / "spec.json").read_text(),
+    )
+
+
+def _calibration_table(points: pd.DataFrame) -> dict[str, Any]:
+    errors = points.assign(size=points["error_ratio"].abs())
+    grouped = errors.groupby(["kind", "held_out"])["size"].agg(["count", "mean", "max"])
+    return {
+        "title": "Errors of the calibration",
+        "reading": "Relative error of the fitted model on each kind of point.",
+        "columns": ["kind", "points", "number", "mean", "largest"],
+        "rows": [
+            [kind, "held out" if held else "fitted", str(int(n)), f"{mean:.1%}", f"{high:.1%}"]
+            for (kind, held), n, mean, high in grouped.itertuples()
+        ],
+    }
+
+
+def _run_row(summary: dict[str, Any], folder: Path) -> list[str]:
+    import pandas as pd
+
+    requests = pd.read_parquet(folder / "requests.parquet")
+    removed = sum(one.get("removed_gpu", 0) for one in summary["kv_events"].values())
+    prompt = requests["prompt_tokens"].sum()
+    lag = summary["lag_p99_s"]
+    return [
+        summary["policy"],
+        str(summary["repeat"] + 1),
+        str(len(requests)),
+        str(int((requests["error"] != "").sum())),
+        f"{removed:,}",
+        f"{summary['counters']['prefix_cache_hits_total']:,.0f}",
+        f"{summary['counters']['external_prefix_cache_hits_total']:,.0f}",
+        f"{requests['output_reuse_tokens'].sum() / prompt:.2%}" if prompt else "–",
+        "–" if lag is None else f"{lag * 1e3:.0f} ms",
+    ]

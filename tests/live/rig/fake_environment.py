@@ -1,0 +1,23 @@
+"""An environment whose ``vllm`` is the stand-in of ``fake_vllm.py``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def make_environment(folder: Path, modules: tuple[str, ...] = ("vllm",)) -> Path:
+    """Make it; its interpreter."""
+    (folder / "bin").mkdir(parents=True)
+    for name in modules:
+        (folder / "lib" / name).mkdir(parents=True)
+        (folder / "lib" / name / "__init__.py").write_text("")
+    python = folder / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder / "lib"} exec {sys.executable} "$@"\n')
+    vllm = folder / "bin" / "vllm"
+    vllm.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
+    for one in (python, vllm):
+        one.chmod(0o755)
+    return python

@@ -1,0 +1,158 @@
+"""A whole validation with stand-ins for the engines and the real router; and what may go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from smetric_model.errors import LiveError, SpecError
+from smetric_model.live.compare import comparison, verdict
+from smetric_model.live.validation import Validation
+from smetric_model.live.validation_report import write_validation_report
+from smetric_model.live.validation_spec import ValidationSpec
+
+
+def spec(python, **changes):
+    content = {
+        "policies": ["always-sticky"],
+        "repeats": 1,
+        "calibration_repeats": 1,
+        "simulations": 3,
+        "timeout_s": 10.0,
+        "engines": {
+            "python": str(python),
+            "blocks": 512,
+            "block_tokens": 64,
+            "max_context_tokens": 6016,
+            "ready_s": 20.0,
+        },
+        "workload": {
+            "parameters": "data/live/agents-tiny.toml",
+            "rate_rps": 8.0,
+            "warmup_s": 1.0,
+            "window_s": 3.0,
+        },
+    }
+    return ValidationSpec(**{**content, **changes})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    from fake_environment import make_environment
+
+    folder = tmp_path_factory.mktemp("validation")
+    python = make_environment(folder / "environment")
+    validation = Validation(spec(python), folder / "run")
+    validation.run()
+    return validation
+
+
+def test_everything_is_there_and_nothing_runs(done):
+    assert done.rig.processes == []
+    page = write_validation_report(done).read_text()
+    assert "Comparison" in page
+    assert "<svg" in page
+    for name in ("gpu.toml", "predictions.json", "predictions.sha256", "requests.parquet"):
+        assert (done.folder / name).exists()
+
+
+def test_predictions_are_older_than_the_replay(done):
+    written = json.loads((done.folder / "predictions.json").read_text())["written"]
+    assert all(written < result.summary["written"] for result in done.results())
+
+
+def test_the_measured_outcome(done):
+    (result,) = done.results()
+    outcome = result.summary["outcome"]
+    assert outcome["verb"] == "measure"
+    assert outcome["valid"]
+    assert outcome["requests"] > 5
+    ratios = [outcome[f"{name}_ratio"] for name in ("local", "global", "peer", "recomputed")]
+    assert sum(ratios) == pytest.approx(1)
+    assert outcome["total_tps"] == pytest.approx(outcome["prompt_tps"] + outcome["output_tps"])
+    # the engines' own counters, over nearly the same requests
+    counted = result.summary["counters"]
+    share = counted["prefix_cache_hits_total"] / counted["prefix_cache_queries_total"]
+    assert share == pytest.approx(outcome["local_ratio"], abs=0.15)
+    assert set(result.summary["cpu_s"]) == {"v0", "v1", "router", "replayer"}
+
+
+def test_simulated_hits_are_those_measured(done):
+    # the stand-in's times are not the model's form, its cache is; all contexts fit, and a hash
+    # places them
+    table = comparison(done).set_index("quantity")
+    assert abs(table.loc["recomputed_ratio", "simulated_error"]) < 0.05
+    assert abs(table.loc["total_tps", "simulated_error"]) < 0.2
+
+
+def test_what_is_there_is_not_run_again(done):
+    before = {path: path.stat().st_mtime_ns for path in done.folder.rglob("run.json")}
+    again = Validation(done.spec, done.folder)
+    again.run()
+    assert {path: path.stat().st_mtime_ns for path in done.folder.rglob("run.json")} == before
+
+
+def test_another_specification_needs_another_folder(done):
+    other = spec(done.spec.engines.python, seed=5)
+    with pytest.raises(SpecError, match="other seed"):
+        Validation(other, done.folder)
+
+
+def _killed(done, tmp_path, kill):
+    """Run one more replay in a copy of a validation, with engines killed in its window."""
+    import shutil
+
+    shutil.copytree(done.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "runs")
+    validation = Validation(done.spec, tmp_path / "run")
+
+    def killer():
+        end = time.monotonic() + 60
+        while not (tmp_path / "run" / "runs").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(3.5)  # the router starts, the window has begun
+        kill(validation.rig.processes)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        with pytest.raises(LiveError, match="ended during the replay"):
+            validation.run()
+    finally:
+        thread.join()
+    return validation
+
+
+def test_an_engine_killed_within_the_replay(done, tmp_path):
+    def kill(processes):
+        os.kill(next(one.pid for one in processes if one.name == "v1"), signal.SIGKILL)
+
+    validation = _killed(done, tmp_path, kill)
+    (result,) = validation.results()
+    assert not result.summary["outcome"]["valid"]
+    assert "v1 ended during the replay" in result.summary["outcome"]["note"]
+    assert "v1 ended" in write_validation_report(validation).read_text()
+    assert validation.rig.processes == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "model", "word"),
+    [
+        ("tps", [100.0, 101.0, 99.0], 108.0, "within"),
+        ("tps", [100.0, 101.0, 99.0], 112.0, "outside"),
+        ("tps", [100.0, 150.0, 60.0], 100.0, "too noisy"),
+        ("ratio", [0.01, 0.02, 0.0], 0.025, "within"),
+        ("ratio", [0.50, 0.51, 0.50], 0.55, "outside"),
+        ("latency", [1.0], 1.1, "one repeat"),
+        ("latency", [], 1.1, "no answer"),
+        ("tps", [100.0, 101.0], float("nan"), "no answer"),
+    ],
+)
+def test_verdicts(kind, values, model, word):
+    target = {"tps": 0.1, "ratio": 0.02, "latency": 0.15}[kind]
+    assert verdict(kind, values, model, target, 0.1)[2] == word
