@@ -36,12 +36,15 @@ def notes_of(
         told = {name: _values(part, key) for name, part in parts.items()}
         if len(set(told.values())) > 1:
             notes.append(f"{what} differ [s]: {_each(told)}")
-    for condition in dict.fromkeys(rows["_condition"]):
+    every = list(dict.fromkeys(rows["_condition"]))
+    for name, part in parts.items():
+        missing = [condition for condition in every if condition not in set(part["_condition"])]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            notes.append(f"no row of {name} where {missing[0]}{more}")
+    for condition in every:
         chosen = {n: p[p["_condition"] == condition] for n, p in parts.items()}
         where = f" ({condition})" if condition else ""
-        missing = [name for name, part in chosen.items() if part.empty]
-        if missing:
-            notes.append(f"no row of {', '.join(missing)}{where}")
         rates = _means(chosen, "arrival_rate_rps")
         if rates and max(rates.values()) > 1.01 * min(rates.values()):
             told = {name: f"{rate:.4g}" for name, rate in rates.items()}
@@ -64,15 +67,17 @@ def notes_of(
         if len(set(told.values())) > 1:
             notes.append(f"{swept} differs: {_each(told)}")
     for name, part in parts.items():
-        if "status" in part and (part["status"] != "done").any():
-            bad = part[part["status"] != "done"]
-            kinds = bad["status"].value_counts().to_dict()
+        # rows of a verb's own file have no status: they would not be there
+        done = (
+            part["status"].isin(["done", ""]) | part["status"].isna() if "status" in part else True
+        )
+        if not np.all(done):
+            kinds = part[~done]["status"].value_counts().to_dict()
             told_kinds = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             notes.append(f"{name}: of {len(part)} rows {told_kinds}; they have no figures")
         if "valid" in part:
             wrong = part["valid"].map(lambda v: str(v) == "False")
-            if "status" in part:
-                wrong &= part["status"] == "done"
+            wrong &= done
             if wrong.any():
                 notes.append(f"{name}: {int(wrong.sum())} of {len(part)} rows are not valid")
     verbs = set(map(str, rows["verb"])) if "verb" in rows else set()

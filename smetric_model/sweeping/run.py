@@ -121,7 +121,7 @@ def sweep(
         run_on_processes(tasks(), keep, jobs)
     else:
         run_here(tasks(), keep)
-    frame = _frame(points, [records[k] for k in range(len(points))], ids, verbs, len(bases) > 1)
+    frame = _frame(points, [records[k] for k in range(len(points))], ids, verbs, bases)
     frame.attrs = {
         "computed": len(todo),
         "found": found,
@@ -208,7 +208,7 @@ def _frame(
     records: Sequence[Record],
     ids: Mapping[int, str],
     verbs: Sequence[Verb],
-    named: bool,
+    bases: Mapping[str, Scenario],
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -216,7 +216,7 @@ def _frame(
     keys = [key for key in keys if key != "seed"]
     changes = [dict(point.changes) for point in points]
     columns: dict[str, pd.Series[Any]] = {}
-    if named:
+    if len(bases) > 1:
         columns["scenario"] = pd.Series([p.scenario for p in points], dtype=object)
     for key in keys:
         columns[key] = _series([change.get(key) for change in changes])
@@ -229,7 +229,7 @@ def _frame(
             row.setdefault("scenario_id", ids[number])
             row["scenario_id"] = ids[number]
         # whatever the verb, and also where it failed
-        row.setdefault("seed", changes[number].get("seed"))
+        row.setdefault("seed", changes[number].get("seed", bases[points[number].scenario].seed))
     schema = load_schema()
     found = dict.fromkeys(name for row in rows for name in row)
     in_schema = any(isinstance(verb, str) and verb != "plan" for verb in verbs)

@@ -129,6 +129,14 @@ def test_what_is_unlike_is_noted():
     assert compare([a, rows("b", [1.0, 2.0])]).notes == ()
 
 
+def test_an_outcome_beside_a_sweep():
+    swept = rows("a", [1.0, 2.0], status="done", **{"workload.window_s": 900})
+    found = compare([rows("b", [1.0, 2.0]), swept])
+    assert not any("no figures" in note for note in found.notes)
+    broken = compare([rows("b", [1.0, 2.0]), swept.assign(status=["done", "failed"])])
+    assert "a: of 2 rows 1 failed; they have no figures" in broken.notes
+
+
 def test_points_of_a_sweep_are_compared_apart(small_trace):
     base = Scenario.from_dict(
         {"workload": {"trace": str(small_trace)}, "cluster": {"instances": 2, "gpus_per_node": 1}}

@@ -208,6 +208,7 @@ def test_plan_has_a_row_of_its_own(base):
     assert frame["tiers_attainment_rps"][0] > 0
     assert math.isnan(frame["tiers_attainment_rps"][1])
     assert frame["verb"].tolist() == ["plan", "predict"]
+    assert frame["seed"].tolist() == [0, 0]
 
 
 def test_relative_paths_reach_the_workers(small_trace, tmp_path, monkeypatch):
