@@ -90,15 +90,21 @@ def difference(
         away = np.array([right[seed] - left[seed] for seed in common])
         low, high = interval(away, confidence)
         mean, pairs = float(away.mean()), len(common)
-        scale = max(abs(left[seed]) for seed in common)
+        scale = max(max(abs(left[seed]), abs(right[seed])) for seed in common)
         if np.ptp(away) <= 1e-12 * scale:  # the same for every seed: no noise to test against
             p_value = 1.0 if abs(mean) <= 1e-12 * scale else 0.0
             return Difference(mean, mean, mean, p_value, "no noise", pairs)
         if test == "wilcoxon":
             return Difference(
-                mean, low, high, float(stats.wilcoxon(away).pvalue), "Wilcoxon", pairs
+                mean,
+                low,
+                high,
+                float(stats.wilcoxon(away / np.abs(away).max()).pvalue),
+                "Wilcoxon",
+                pairs,
             )
-        p_value = float(stats.ttest_1samp(away, 0.0).pvalue)
+        # of any unit the same: squares of tiny differences would vanish
+        p_value = float(stats.ttest_1samp(away / np.abs(away).max(), 0.0).pvalue)
         return Difference(mean, low, high, p_value, "paired t", pairs)
     a, b = np.array(list(left.values())), np.array(list(right.values()))
     mean = float(b.mean() - a.mean())
