@@ -15,6 +15,7 @@ _HOMES: dict[str, str] = {
     "Scenario": "smetric_model.scenario",
     "advantage": "smetric_model.comparison",
     "bound": "smetric_model.bound",
+    "capacity": "smetric_model.capacity",
     "compare": "smetric_model.side_by_side",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from smetric_model.analytic.cluster_capacity import predicted_capacity as predicted_capacity
     from smetric_model.analytic.predict import predict as predict
     from smetric_model.bound import bound as bound
+    from smetric_model.capacity import capacity as capacity
     from smetric_model.comparison import advantage as advantage
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
