@@ -420,7 +420,15 @@ class ColocatedCluster:
                 )
         if loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
-        if not np.isfinite(loaded.mean_ttft_s()):
+        ttft = loaded.mean_ttft_s()
+        if np.isfinite(ttft) and ttft > _LONGEST_S:
+            resource = engine_resource(instance)
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s over {self.instances} instances: waits grow to"
+                f" {ttft / 3600:.3g} hours before they come to rest; {resource} saturates",
+                resource,
+            )
+        if not np.isfinite(ttft):
             resource = engine_resource(instance)
             raise UnstableError(
                 f"{rate_rps:.4g} requests/s over {self.instances} instances: while an instance"
