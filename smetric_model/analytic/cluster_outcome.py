@@ -162,6 +162,9 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
+    for q in _QUANTILES:
+        # the end-to-end time is made of few waits: near saturation its tail is coarser
+        result[f"e2e_{q}_s"] = max(result[f"e2e_{q}_s"], result[f"ttft_{q}_s"])
     return result
 
 
