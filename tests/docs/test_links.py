@@ -72,3 +72,17 @@ def test_files_named_in_the_text_exist(path):
     files = [s for s in spans if named.fullmatch(s)]
     missing = [s for s in files if not (ROOT / s).exists() and not list(ROOT.glob(f"{s}*"))]
     assert not missing
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_named_in_the_text_exist(path):
+    """`bound/volume.py` or `volume.py`: some file of the repository."""
+    spans = [t.content for t in tokens_of(path) if t.type == "code_inline"]
+    named = [s for s in spans if re.fullmatch(r"[\w./]+\.py", s)]
+    assert not [s for s in named if not any(file.endswith(f"/{s}") for file in _python_files())]
+
+
+@cache
+def _python_files() -> tuple[str, ...]:
+    folders = ("smetric_model", "tests", "benchmarks", "tools", "paper_figures", "docs")
+    return tuple(str(path) for folder in folders for path in (ROOT / folder).rglob("*.py"))
