@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from smetric_model.errors import LiveError
-from smetric_model.live.rig.processes import RigProcess, cpu_seconds, start_process
+from smetric_model.live.rig.processes import (
+    RigProcess,
+    cpu_seconds,
+    start_process,
+    uninterrupted,
+)
 from smetric_model.live.rig.spec import TINY_MODEL, EnginesSpec
 from smetric_model.live.rig.tiny_model import write_tiny_model
 
@@ -212,12 +217,27 @@ class Rig:
 
     def down(self) -> None:
         """End what was started, engines first; endpoints are left alone."""
-        for one in sorted(self.processes, key=lambda one: not one.name.startswith("v")):
-            one.stop()
-        self.processes = []
-        self.endpoints = []
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / _STATE).unlink()
+        with uninterrupted():
+            for one in sorted(self.processes, key=lambda one: not one.name.startswith("v")):
+                one.stop()
+            self.processes = []
+            self.endpoints = []
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / _STATE).unlink()
+
+    def _start(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        core: int | None = None,
+    ) -> RigProcess:
+        """Start a process; from then on it is in the state file."""
+        with uninterrupted():
+            started = start_process(name, command, self.folder, environment, core)
+            self.processes.append(started)
+            self._keep()
+        return started
 
     def check(self) -> None:
         """Raise if an engine or the tier is gone.
@@ -286,9 +306,7 @@ class Rig:
                 *("--supported-transfer-mode", "auto"),
             ]
             environment = {"LMCACHE_TRACK_USAGE": "false", "PYTHONHASHSEED": "0"}
-            server = start_process("tier", command, self.folder, environment)
-            self.processes.append(server)
-            self._keep()
+            server = self._start("tier", command, environment)
             self._until(lambda: _listens(port), server, 120.0)
             return environment, {
                 "kv_connector": "LMCacheMPConnector",
@@ -308,9 +326,7 @@ class Rig:
             *(f"--metrics_port={metrics}", "--metrics_host=127.0.0.1"),
             "--default_kv_lease_ttl=2000",
         ]
-        server = start_process("tier", command, self.folder)
-        self.processes.append(server)
-        self._keep()
+        server = self._start("tier", command)
         self._until(lambda: _listens(port), server, 60.0)
         settings = {
             "metadata_server": "P2PHANDSHAKE",
@@ -376,8 +392,7 @@ class Rig:
             command += ["--kv-transfer-config", json.dumps(connector)]
         command += spec.arguments
         core = spec.cores[index % len(spec.cores)] if spec.cores else None
-        started = start_process(name, command, self.folder, {**own, **environment}, core)
-        self.processes.append(started)
+        self._start(name, command, {**own, **environment}, core)
         self.endpoints.append(
             Endpoint(name, f"http://127.0.0.1:{port}", f"tcp://127.0.0.1:{events}")
         )
@@ -385,11 +400,16 @@ class Rig:
     def _wait(self, begin: float) -> None:
         for point in self.endpoints:
             process = next(one for one in self.processes if one.name == point.name)
-            left = self.spec.ready_s - (time.monotonic() - begin)
-            self._until(partial(_answers, point.url), process, left)
+            self._until(partial(_answers, point.url), process, self.spec.ready_s, begin)
 
-    def _until(self, ready: Callable[[], bool], process: RigProcess, patience_s: float) -> None:
-        end = time.monotonic() + patience_s
+    def _until(
+        self,
+        ready: Callable[[], bool],
+        process: RigProcess,
+        patience_s: float,
+        begin: float | None = None,
+    ) -> None:
+        end = (time.monotonic() if begin is None else begin) + patience_s
         while not ready():
             self.check()
             if time.monotonic() > end:
