@@ -49,6 +49,7 @@ def command(
     """
     from rich.console import Console
 
+    from smetric_model.errors import LiveError
     from smetric_model.live.compare import comparison, cpu_table
     from smetric_model.live.validation import Validation
     from smetric_model.live.validation_report import (
@@ -68,6 +69,8 @@ def command(
         content["repeats"] = repeats
     if policies:
         content["policies"] = list(policies)
+    if report_only and not (out / "predictions.json").exists():
+        raise LiveError(f"{out}: no validation with predictions is there to report")
     console = Console(stderr=True)
     # asked to end, it ends its engines as after Ctrl-C
     signal.signal(signal.SIGTERM, _interrupt)

@@ -370,7 +370,9 @@ def _speed_tables(validation: Validation, table: pd.DataFrame) -> list[dict[str,
     speeds = speed_table(validation)
     if speeds.empty:
         return []
-    latencies = table[table["quantity"].isin(("ttft_p50_s", "tpot_p50_s"))]
+    latencies = [
+        one for one in table.to_dict("records") if one["quantity"] in ("ttft_p50_s", "tpot_p50_s")
+    ]
     return [
         {
             "title": "The engines, measured again",
@@ -399,7 +401,7 @@ def _speed_tables(validation: Validation, table: pd.DataFrame) -> list[dict[str,
                         for name in ("simulated_error", "simulated_error_at_speed")
                     ),
                 ]
-                for one in latencies.to_dict("records")
+                for one in latencies
             ],
         },
     ]

@@ -136,9 +136,7 @@ def _find(folder: Path, written: str, key: str) -> Path:
         if place.exists():
             return place
     another = "; --trace FILE names another" if key == "trace" else ""
-    raise SpecError(
-        f"workload.{key} = {written!r}: no such file beside the specification{another}"
-    )
+    raise SpecError(f"workload.{key} = {written!r}: no such file beside the specification{another}")
 
 
 def vocabulary_of(model_folder: Path) -> int:

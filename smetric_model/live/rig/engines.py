@@ -44,13 +44,22 @@ class Endpoint:
     kv_events: str
 
 
-def install_lines() -> str:
-    """How to install what engines need, on GPUs and on CPUs."""
+def install_lines(mooncake: bool = False) -> str:
+    """How to install what engines need, on GPUs and on CPUs.
+
+    Parameters
+    ----------
+    mooncake : bool
+        With Mooncake in place of LMCache.
+    """
+    store = "mooncake-transfer-engine" if mooncake else "lmcache==0.5.6"
+    option = " --mooncake" if mooncake else ""
+    make = "" if mooncake else "make live-environment, or "
     return (
-        "with GPUs: pip install vllm==0.32.0 lmcache==0.5.6\n"
-        "with CPUs, x86-64, in a checkout: make live-environment"
-        " (python tools/live_environment.py .venv-live; then"
-        " engines.python = '.venv-live/bin/python')"
+        f"with GPUs: pip install vllm==0.32.0 {store}\n"
+        f"with CPUs, x86-64, in a checkout: {make}"
+        f"python tools/live_environment.py{option} .venv-live;"
+        " then --python .venv-live/bin/python, or engines.python"
     )
 
 
@@ -270,6 +279,7 @@ class Rig:
         python = Path(self.spec.python or sys.executable).expanduser().absolute()
         needed = ["vllm"]
         needed += {"lmcache": ["lmcache"], "mooncake": ["mooncake"]}.get(self.spec.tier.kind, [])
+        lines = install_lines(self.spec.tier.kind == "mooncake")
         look = (
             "import importlib.util as u,sys;print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
         )
@@ -282,12 +292,10 @@ class Rig:
                 check=True,
             )
         except (OSError, subprocess.SubprocessError):
-            raise LiveError(
-                f"engines.python = {python}: no Python that runs\n{install_lines()}"
-            ) from None
+            raise LiveError(f"engines.python = {python}: no Python that runs\n{lines}") from None
         missing = answer.stdout.split()
         if missing:
-            raise LiveError(f"{' and '.join(missing)} not found by {python}\n{install_lines()}")
+            raise LiveError(f"{' and '.join(missing)} not found by {python}\n{lines}")
         return python
 
     def _start_tier(self, python: Path) -> tuple[dict[str, str], dict[str, Any] | None]:

@@ -62,6 +62,8 @@ class Run:
             self.child.kill()
             raise
         self.reader.join(5.0)
+        assert self.child.stderr is not None
+        self.child.stderr.close()
         return status
 
 

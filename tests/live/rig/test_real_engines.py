@@ -159,7 +159,7 @@ def test_killed_within_a_replay(interrupted, python, tmp_path, victim):
     assert f"{victim} ended" in (killed / "report.html").read_text()
     requests = pd.read_parquet(path.parent / "requests.parquet")
     print(
-        f"{victim} killed: {time.monotonic() - began:.0f} s to the end of the command,"
-        f" {len(requests)} requests, {(requests['error'] != '').sum()} failed, slowest first token"
-        f" {requests['ttft_s'].max():.1f} s, note: {outcome['note'][:300]}"
+        f"{victim} killed, exit status {status} after {time.monotonic() - began:.0f} s:"
+        f" {len(requests)} requests, {(requests['error'] != '').sum()} failed; slowest first token"
+        f" {requests['ttft_s'].max():.1f} s; note: {outcome['note'][:300]}"
     )

@@ -10,8 +10,10 @@ import threading
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from smetric_model.cli.output import print_table
+from smetric_model.datafiles import data_dir
 from smetric_model.errors import LiveError, SpecError
 from smetric_model.live.compare import QUANTITIES, comparison, speed_ratios, verdict
 from smetric_model.live.validation import Validation
@@ -20,7 +22,7 @@ from smetric_model.live.validation_report import (
     speed_sentence,
     write_validation_report,
 )
-from smetric_model.live.validation_spec import ValidationSpec
+from smetric_model.live.validation_spec import ValidationSpec, build_workload
 
 
 def spec(python, **changes):
@@ -187,7 +189,8 @@ def test_tables_fit_a_terminal(done, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     print_table("smetric", *narrow_rows(comparison(done), "always-sticky"), frame=False)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 + len(QUANTITIES) + 1  # no cell is broken in two
+    assert sum("–" in line or "%" in line for line in lines) == len(QUANTITIES), lines
+    assert len(lines) <= len(QUANTITIES) + 5, lines  # no cell is broken in two
     assert max(len(line) for line in lines) <= 80
     assert "…" not in "".join(lines)
 
@@ -208,3 +211,53 @@ def test_tables_fit_a_terminal(done, capsys, monkeypatch):
 def test_verdicts(kind, values, model, word):
     target = {"tps": 0.1, "ratio": 0.02, "latency": 0.15}[kind]
     assert verdict(kind, values, model, target, 0.1)[2] == word
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policies": ["lmetrc"]}, 'policies = "lmetrc": allowed is .*did you mean "lmetric"'),
+        ({"policies": 3}, "policies = 3: a list is needed"),
+        ({"engines": {"cores": [-1]}}, "engines.cores = -1: allowed is integer >= 0"),
+        ({"engines": {"endpoints": ["a"]}}, "a list of tables is needed"),
+        ({"workload": {}}, "exactly one of them"),
+        ({"polices": []}, "did you mean policies"),
+    ],
+)
+def test_wrong_specifications(changes, words):
+    with pytest.raises(SpecError, match=words):
+        spec("python", **changes)
+
+
+def test_a_trace_of_ones_own(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text('[workload]\ntrace = "conversation.jsonl"\nrate_rps = 1.0\n')
+    with pytest.raises(SpecError, match="no such file beside the specification; --trace FILE"):
+        ValidationSpec.from_toml(path)
+    lines = []
+    for turn in range(40):  # four conversations without names, told by their prefixes
+        talk, k = turn % 4, turn // 4
+        blocks = [1000 * talk + block for block in range(2 * k + 2)]
+        stamp, length = 700 * turn, 512 * len(blocks)
+        lines.append({"timestamp": stamp, "input_length": length, "output_length": 80})
+        lines[-1]["hash_ids"] = blocks
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("\n".join(json.dumps(line) for line in lines))
+    asked = ValidationSpec.from_toml(path, mine)
+    trace = build_workload(asked, tmp_path / "workload.parquet")
+    # blocks of 512 tokens have become the engines' 32, outputs likewise
+    assert set(trace.column("output_tokens")) == {5}
+    assert set(trace.column("prompt_tokens") % 64) == {0}
+    assert trace.sessions is not None
+    assert 0 < len(trace) <= 40
+
+
+def test_nothing_to_report(tmp_path):
+    from smetric_model.cli.validate import command
+
+    path = tmp_path / "spec.toml"
+    path.write_text(f'[workload]\nparameters = "{data_dir() / "live" / "agents-tiny.toml"}"\n')
+    asked = [str(path), "--out", str(tmp_path / "out"), "--report-only"]
+    result = CliRunner().invoke(command, asked)
+    assert isinstance(result.exception, LiveError)
+    assert "is there to report" in str(result.exception)
