@@ -106,7 +106,7 @@ def _answers(found: Comparison) -> list[str]:
         if told["tie"]:
             parts.append(f"{', '.join(told['tie'])} cannot be told from it")
         if parts:
-            where = f", {condition}" if condition else ""
+            where = f", {condition!s}" if condition else ""
             sentences.append(
                 f"Tokens within SLO against {found.baseline}{where}: {'; '.join(parts)}."
             )

@@ -94,15 +94,16 @@ def paper_lines(paper: pd.DataFrame) -> tuple[list[str], list[dict[str, Any]]]:
         One a claim and name: the table's columns, and ``here``, pairs of a figure and whether it
         agrees, one a condition.
     """
-    conditions = list(dict.fromkeys(paper["condition"]))
-    lines = []
+    conditions = [str(condition) for condition in dict.fromkeys(paper["condition"])]
+    lines: list[dict[str, Any]] = []
     for _, part in paper.groupby(["claim", "name", "policy"], sort=False):
         rows = {row["condition"]: row for row in part.to_dict("records")}
         here = [
             (number(rows[c]["mean"]), rows[c]["agrees"]) if c in rows else ("-", "")
             for c in conditions
         ]
-        lines.append({**next(iter(rows.values())), "here": here})
+        head = next(iter(rows.values()))
+        lines.append({str(key): value for key, value in head.items()} | {"here": here})
     return conditions, lines
 
 
