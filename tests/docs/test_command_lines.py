@@ -42,7 +42,7 @@ def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     """The command, or the subcommand, and the words behind it."""
     with click.Context(_root) as context:
         group: click.Command = _root
-        while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+        while isinstance(group, click.Group) and words and re.match("[a-z]", words[0]):
             names = words[0].split("|")
             found = [group.get_command(context, name) for name in names]
             assert all(found), f"no such command: {words[0]}"
