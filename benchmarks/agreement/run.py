@@ -161,8 +161,8 @@ def evaluate(task: Task) -> list[Row]:
         rows.append(row)
     if known["asked"] is None:
         asked = scenario.replace(**{"workload.rate_rps": point.rate_rps})
-        row = {**key, "verb": "asked", "sources": digest}
-        rows.append(row | _timed(lambda: predict(asked, trace=trace)))
+        row = {**key, "sources": digest, **_timed(lambda: predict(asked, trace=trace))}
+        rows.append(row | {"verb": "asked"})
     return rows
 
 

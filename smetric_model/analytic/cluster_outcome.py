@@ -141,14 +141,15 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         several = float(np.mean(cluster.work.output_tokens > 1))
         decode = 0.0 if pool is None else pool.mean_after_first_token_s() * several
     ttft = loaded.mean_ttft_s()
+    shares = list(_QUANTILES.values())
+    queue = loaded.queue_s(loaded.instance.mix.before_prefill_s - fetch_s, shares)
     result = {
         "ttft_mean_s": ttft,
         "tpot_mean_s": decode / steps.mean() if steps.any() else float("nan"),
         "e2e_mean_s": ttft + decode,
-        "queue_mean_s": loaded.mean_wait_s(),
+        "queue_mean_s": min(queue[0], ttft),
         "fetch_mean_s": float(fetch_s.mean()),
     }
-    shares = list(_QUANTILES.values())
     after = None
     if cluster.scenario.cluster.serving == "disaggregated":
         after = np.zeros(1)
@@ -160,11 +161,13 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         ("e2e", loaded.e2e_quantiles_s(shares, after)),
         ("tpot", (pool or loaded).tpot_quantiles_s(shares)),
         ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
+        ("queue", queue[1:]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
     for q in _QUANTILES:
-        # the end-to-end time is made of few waits: near saturation its tail is coarser
+        # all but the first are made of few waits: near saturation their tails are coarser
         result[f"e2e_{q}_s"] = max(result[f"e2e_{q}_s"], result[f"ttft_{q}_s"])
+        result[f"queue_{q}_s"] = min(result[f"queue_{q}_s"], result[f"ttft_{q}_s"])
     return result
 
 

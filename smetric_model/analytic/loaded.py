@@ -64,6 +64,8 @@ _GROUPS = 4  # batch sizes told apart
 _BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
 _WAIT_POINTS = 400  # (a multiple of _E2E_WAITS) equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
+_QUEUE_WAITS = 50  # waits told apart in the time to the first step
+_QUEUE_PARTS = 8  # times before the queue, and parts of a step or of a wait for KV, told apart
 _E2E_WAITS = 16  # waits told apart in the end-to-end time
 _E2E_REQUESTS = 128  # requests behind its quantiles
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
@@ -328,6 +330,48 @@ class LoadedInstance:
                 )
                 total += group.weight * (mean + self._under_way_s + shared)
         return total
+
+    def queue_s(self, before_s: _Array, shares: Sequence[float]) -> list[float]:
+        """Return mean and quantiles of the time to the first step that works on a request [s].
+
+        What lies before the engine's queue, the prefill work ahead of it, and what is left of a
+        decode step where nothing is prefilled but others decode; of those blocked the wait for KV
+        if that is longer.
+
+        Parameters
+        ----------
+        before_s : ndarray of float, shape (m,)
+            Equally likely times before the queue [s].
+        shares : sequence of float
+            Such as ``(0.5, 0.9)``.
+
+        Returns
+        -------
+        list of float
+            The mean, then the quantiles.
+        """
+        waits = self._waits_s.reshape(_QUEUE_WAITS, -1).mean(axis=1)
+        part = (np.arange(_QUEUE_PARTS) + 0.5) / _QUEUE_PARTS
+        before = np.quantile(before_s, part)[:, None, None]
+        # an arrival finds an idle engine, one that decodes, or one that prefills
+        step = self._step_s(max(self.mean_batch, 1.0))
+        decodes = part > float(self.law.seen[0])
+        left = np.where(decodes, step * part[::-1], 0.0)[None, None, :]
+        left = np.where(waits[None, :, None] > 0, 0.5 * step, left)
+        values, weights = [], []
+        for group in self.groups:
+            if group.blocked:
+                room = -self.kv_wait_s * np.log1p(-part)[None, None, :]
+                law = before + np.maximum(waits[None, :, None], room)
+            else:
+                law = before + waits[None, :, None] + left
+            values.append(law.ravel())
+            weights.append(np.full(law.size, group.weight / law.size))
+        value, weight = np.concatenate(values), np.concatenate(weights)
+        order = np.argsort(value)
+        upto = np.cumsum(weight[order])
+        at = np.minimum(np.searchsorted(upto, np.asarray(shares) * upto[-1]), value.size - 1)
+        return [float(value @ weight) / float(upto[-1]), *map(float, value[order][at])]
 
     def mean_ttft_s(self) -> float:
         """Return the mean time to first token [s]."""

@@ -405,20 +405,24 @@ class Prediction:
         decode_mean = loaded.mean_decode_s()
         e2e_mean = ttft_mean + decode_mean
         steps = np.maximum(output - 1.0, 0.0)
+        shares = list(_QUANTILES.values())
+        queue = loaded.queue_s(instance.mix.before_prefill_s - hits.fetch_s, shares)
         latency = {
             "ttft_mean_s": ttft_mean,
             "tpot_mean_s": decode_mean / steps.mean() if steps.any() else float("nan"),
             "e2e_mean_s": e2e_mean,
-            "queue_mean_s": loaded.mean_wait_s(),
+            "queue_mean_s": min(queue[0], ttft_mean),
             "fetch_mean_s": float(hits.fetch_s.mean()),
         }
-        shares = list(_QUANTILES.values())
         for name, values in (
             ("ttft", loaded.ttft_quantiles_s(shares)),
             ("tpot", loaded.tpot_quantiles_s(shares)),
             ("fetch", [float(v) for v in np.quantile(hits.fetch_s, shares)]),
+            ("queue", queue[1:]),
         ):
             latency |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
+        for q in _QUANTILES:
+            latency[f"queue_{q}_s"] = min(latency[f"queue_{q}_s"], latency[f"ttft_{q}_s"])
         own = rate_rps / self.cluster.instances
         nic = self.nic_utilisation(rate_rps, hits.fetched)
         engine = own / instance.stability_rps

@@ -209,6 +209,29 @@ def test_end_to_end_quantiles_keep_the_mean(load, steepness):
     assert np.mean(apart) == pytest.approx(loaded.mean_ttft_s() + 2.0, rel=0.15)
 
 
+@given(load=st.floats(0.02, 0.8), steepness=st.floats(0.0, 1.0))
+@settings(max_examples=8, deadline=None)
+def test_the_queue_is_part_of_the_time_to_the_first_token(load, steepness):
+    rate = load * instance().stability_rps
+    arrivals = Arrivals(np.exp(-steepness * np.arange(60.0)))
+    loaded = instance().at_rate(rate, np.full(200, 5.0), 0.05, arrivals)
+    before = np.linspace(0.02, 0.1, 200)
+    shares = (np.arange(60) + 0.5) / 60
+    mean, *quantiles = loaded.queue_s(before, shares)
+    assert (np.diff(quantiles) >= 0).all()
+    assert np.mean(quantiles) == pytest.approx(mean, rel=0.1)
+    # what leaves with a request after it, and its own prefill, are no part of it
+    assert 0.06 <= mean <= loaded.mean_wait_s() + 0.06 + 0.5 * loaded._step_s(loaded.mean_batch)
+    assert quantiles[0] >= 0.02
+
+
+def test_nobody_queues_at_an_idle_instance():
+    idle = instance().at_rate(1e-6 * instance().stability_rps, np.full(200, 5.0), 0.05)
+    mean, median = idle.queue_s(np.full(200, 0.05), [0.5])
+    assert mean == pytest.approx(0.05, rel=1e-3)
+    assert median == pytest.approx(0.05, rel=1e-3)
+
+
 @given(load=st.floats(0.1, 0.9), steepness=st.floats(0.0, 1.0))
 @settings(max_examples=10, deadline=None)
 def test_what_arrives_is_completed(load, steepness):
