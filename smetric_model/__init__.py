@@ -18,7 +18,7 @@ _HOMES: dict[str, str] = {
     "compare": "smetric_model.side_by_side",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
-    "plan": "smetric_model.planning",
+    "plan": "smetric_model.designing",
     "predict": "smetric_model.analytic.predict",
     "predict_at_rates": "smetric_model.analytic.cluster_capacity",
     "predicted_capacity": "smetric_model.analytic.cluster_capacity",
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from smetric_model.analytic.predict import predict as predict
     from smetric_model.bound import bound as bound
     from smetric_model.comparison import advantage as advantage
+    from smetric_model.designing import plan as plan
     from smetric_model.outcome import Outcome as Outcome
-    from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.side_by_side import compare as compare
     from smetric_model.simulate import simulate as simulate
