@@ -76,7 +76,9 @@ def write_plan_report(plan: Plan | DesignPlan, out_dir: str | Path) -> Path:
 
 
 def _search(plan: Plan | DesignPlan) -> DesignPlan | None:
-    return plan if hasattr(plan, "placement") else None
+    from smetric_model.designing import DesignPlan
+
+    return plan if isinstance(plan, DesignPlan) else None
 
 
 def plan_page(plan: Plan | DesignPlan) -> str:

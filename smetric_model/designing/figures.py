@@ -66,7 +66,7 @@ def designs_figure(plan: DesignPlan) -> Figure:
                 [x for x, _, _ in chosen], [y for _, y, _ in chosen], linestyle="none", **look
             )
             handles.append(Line2D([], [], linestyle="none", label=label, **look))
-    axes.set_xlabel(f"cost [{plan.prices.unit} an hour]")
+    axes.set_xlabel(f"cost [{plan.prices.unit} an hour]" if plan.prices.given else "GPUs")
     axes.set_ylabel("rate attained [requests/s]" if capacity else "TTFT P90 [s]")
     axes.margins(0.08)
     dressed(axes)

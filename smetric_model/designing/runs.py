@@ -145,8 +145,8 @@ class Runs:
             self.seconds[what] = self.seconds.get(what, 0.0) + spent
         self.computed += frame.attrs["computed"]
         self.found += frame.attrs["found"]
-        rows: list[Row] = frame.astype(object).to_dict("records")
-        return [{k: _plain(v) for k, v in row.items()} for row in rows]
+        rows = frame.astype(object).to_dict("records")
+        return [{str(k): _plain(v) for k, v in row.items()} for row in rows]
 
 
 def _plain(value: Any) -> Any:

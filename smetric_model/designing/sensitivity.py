@@ -192,7 +192,7 @@ def sensitivities(
 
 
 def _signed(factor: float) -> str:
-    return f"{100 * (factor - 1):+.0f} %".replace("-", "−")
+    return f"{100 * (factor - 1):+.0f}%".replace("-", "−")
 
 
 _Case = tuple[str, str, str, float, Callable[[], tuple["Scenario", Demand]]]
@@ -263,8 +263,7 @@ def _with_outputs(scenario: Scenario, demand: Demand, factor: float) -> Demand:
     """Return the workload with longer or shorter outputs, prompts as they are."""
     trace = demand.trace
     output = np.maximum(np.rint(trace.column("output_tokens") * factor), 1.0)
-    dtype = trace.requests["output_tokens"].dtype
-    longer = trace.requests.assign(output_tokens=output.astype(dtype))
+    longer = trace.requests.assign(output_tokens=output.astype(np.int64))
     return demand_of(scenario, replace(trace, requests=longer))
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from smetric_model.analytic.demand import cluster_of
 from smetric_model.designing.candidates import LINK, TIER
 from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Marginal
 from smetric_model.planning.words import RESOURCE_NAMES, byte_size, duration, number, percent
+from smetric_model.tuning.sizing import with_instances
 from smetric_model.tuning.words import threshold
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ def _hardware(plan: DesignPlan, count: int, result: DesignResult) -> str:
     assert result.scenario is not None
     engine = result.scenario.engine
     gpus = f"{count * engine.tp} {engine.gpu}"
+    if plan.goal == "instances":
+        nodes = cluster_of(with_instances(result.scenario, count)).nodes
+        gpus += f" on {_count(nodes, 'node')}"
     if engine.tp > 1:
         gpus += f" ({_count(count, 'instance')} of {engine.tp})"
     row = result.row
@@ -92,7 +97,7 @@ def tried_text(tried: Try) -> str:
     """
     if math.isnan(tried.mean):
         return "could not be simulated"
-    return f"{percent(tried.mean)} ± {100 * tried.half_width:.1f} %"
+    return f"{percent(tried.mean)} ± {percent(tried.half_width)}"
 
 
 def _how_many(plan: DesignPlan) -> Answer:
@@ -205,12 +210,14 @@ def _cheaper(plan: DesignPlan) -> Answer | None:
         return None
     question = "Is there a cheaper design?"
     best, given = plan[plan.best], plan.given
+    as_given = plan.given.bill.total
     compared = sum(1 for d in plan.designs if not d.error)
     failed = len(plan.designs) - compared
     looked = f"Of {compared} designs compared"
     if failed:
         looked += f" ({failed} more cannot be)"
     assert best.bill is not None
+    cost = best.bill.total
     simulated = sum(1 for d in plan.designs if d.check is not None)
     source = "closed form"
     if simulated:
@@ -220,20 +227,20 @@ def _cheaper(plan: DesignPlan) -> Answer | None:
             question,
             f"{looked}, the most for the money is {best.name}:"
             f" {number(best.number('rate_rps'))} requests/s for"
-            f" {cost_text(plan, best.bill.total)}/h; as given {number(given.number('rate_rps'))}"
-            f" for {cost_text(plan, given.bill.total)}/h.",
+            f" {cost_text(plan, cost)}/h; as given {number(given.number('rate_rps'))}"
+            f" for {cost_text(plan, as_given)}/h.",
             source,
         )
     unit = "GPUs" if not plan.prices.given else f"{plan.prices.unit} an hour"
-    if best.bill.total >= given.bill.total:
+    if cost >= as_given:
         text = f"{looked}, none needs fewer {unit} than the given one"
         if best.name != given.name:
             text += f"; {best.name} needs as many with less beside the GPUs"
         return Answer(question, f"{text}.", source)
-    saved = 1 - best.bill.total / given.bill.total
+    saved = 1 - cost / as_given
     text = (
-        f"{looked}, the cheapest is {best.name}: {number(best.bill.total)} {unit} for"
-        f" {number(given.bill.total)} as given ({percent(saved, 0)} less)"
+        f"{looked}, the cheapest is {best.name}: {number(cost)} {unit} for"
+        f" {number(as_given)} as given ({percent(saved, 0)} less)"
     )
     return Answer(question, f"{text}.", source)
 
@@ -505,7 +512,7 @@ def _signed(value: float) -> str:
 def _change(instances: float, needed: float) -> str:
     if not math.isfinite(instances):
         return "no number is enough"
-    return f"{100 * (instances / needed - 1):+.0f} %".replace("-", "−")
+    return f"{100 * (instances / needed - 1):+.0f}%".replace("-", "−")
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -155,13 +155,13 @@ def test_a_larger_tier_is_compared_in_steps(small_search: DesignPlan) -> None:
 
 def test_more_load_needs_more(small_search: DesignPlan) -> None:
     moves = {(m.key, m.change): m for m in small_search.sensitivities}
-    needed = moves["workload.rate_rps", "+20 %"].instances / 1.2
-    assert moves["workload.rate_rps", "−20 %"].instances == pytest.approx(0.8 * needed)
+    needed = moves["workload.rate_rps", "+20%"].instances / 1.2
+    assert moves["workload.rate_rps", "−20%"].instances == pytest.approx(0.8 * needed)
     for key, sign in (("output_tokens", 1), ("slo.ttft", -1), ("slo.tpot_s", -1)):
-        less, more = moves[key, "−20 %"].instances, moves[key, "+25 %"].instances
+        less, more = moves[key, "−20%"].instances, moves[key, "+25%"].instances
         assert sign * (more - less) >= -0.03 * needed
-    slow = moves["efficiencies.*_compute", "−10 %"].instances
-    fast = moves["efficiencies.*_compute", "+10 %"].instances
+    slow = moves["efficiencies.*_compute", "−10%"].instances
+    fast = moves["efficiencies.*_compute", "+10%"].instances
     assert slow >= fast
 
 
