@@ -123,6 +123,11 @@ def random_inputs(seed: int) -> Inputs:
     blocks = np.where(unservable > 0, 0, np.minimum([len(row[2]) for row in rows], prompt // block))
     nodes = split_nodes(builder.build(), blocks, session, in_order=closed)
     model = MODELS["graph" if rng.random() < 0.5 else "eager"]
+    engine = np.random.default_rng([seed, 3])  # what a request costs the engine's own processor
+    model = model._replace(
+        request_s=float(engine.choice([0.0, 0.0, 0.004])),
+        wait_steps=float(engine.choice([0.0, 0.0, 1.0, 2.5])),
+    )
     per_node = int(rng.integers(1, 4))
     pools = np.random.default_rng([seed, 1])  # of disaggregated serving, half of them
     instances = prefill = int(rng.integers(1, 6))
