@@ -33,6 +33,7 @@ _APART = {
     "comparison",
     "designing",
     "live",
+    "operations",
     "reproduction",
     "sweeping",
     "tuning",
