@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["common_blocks", "found", "returns", "sorted_within"]
+__all__ = ["common_blocks", "found", "order_of", "returns", "sorted_within"]
 
 
 @njit(cache=True)
@@ -53,6 +53,7 @@ def found(  # type: ignore[no-untyped-def]
     back,
     ties,
     everywhere,
+    met,
     rule,
     result,
 ):
@@ -62,7 +63,8 @@ def found(  # type: ignore[no-untyped-def]
     (nodes, n): the share of its shared prefix that an instance holds by chance, and the one where
     the request lands.  ``back`` weighs older copies where it lands, ``ties`` the latest turn that
     was elsewhere.  ``everywhere``: P(a prefix counts as held by all | an instance holds it with
-    chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
+    chance 0, 1/m, … 1).  ``met``, if not empty: the one instance that each request meets.
+    ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
     shared, needs own, ties count, block, engine block, instances.  ``result`` (7, n): stays, whole,
     part, landed, refused, tie moves, adrift; the parts are sums, not means.
     """
@@ -73,13 +75,16 @@ def found(  # type: ignore[no-untyped-def]
     rows, n = own.shape
     older, tied_of = np.zeros(nodes.size), np.zeros(nodes.size)
     looking = np.zeros(nodes.size, np.bool_)
+    first, last = 0, nodes.size
     for k in range(n):
+        if met.size:
+            first, last = met[k], met[k] + 1
         # older copies, a look at each for all instances at once
-        for z in range(nodes.size):
+        for z in range(first, last):
             older[z] = shared[k] * landing[z, k]
             tied_of[z] = 0.0
             looking[z] = True
-        still = nodes.size
+        still = last - first
         for r in range(rows - 1):
             if still == 0 or own[r + 1, k] <= 0.0:
                 break
@@ -88,7 +93,7 @@ def found(  # type: ignore[no-untyped-def]
             seen = min(max((end - passed) / length, 0.0), 1.0)
             adds = back[r] * private[r + 1, k] * seen
             as_long = looks > 0.0 and own[r + 1, k] >= own[0, k] - block
-            for z in range(nodes.size):
+            for z in range(first, last):
                 if not looking[z]:
                     continue
                 if passed > ages[z]:
@@ -102,8 +107,8 @@ def found(  # type: ignore[no-untyped-def]
         cold = 0.0
         if has_home[k]:
             cold = min(max((end - idle[0, k]) / length, 0.0), 1.0)
-        for z in range(nodes.size):
-            share, age = shares[z], ages[z]
+        for z in range(first, last):
+            share, age = shares[z] if last - first > 1 else 1.0, ages[z]
             elsewhere, tied = older[z], tied_of[z]
             if not has_home[k]:
                 result[3, k] += share * min(elsewhere, longest[k])
@@ -177,6 +182,31 @@ def returns(order, session, stay, tied, instances, out):  # type: ignore[no-unty
             at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
         out[row] = at_first
     return 0
+
+
+@njit(cache=True)
+def order_of(values):  # type: ignore[no-untyped-def]
+    """Order of values (n,) >= 0, those alike to 1e-6 of themselves by place: a radix sort."""
+    n = values.size
+    bits = values.view(np.int64)
+    keys = np.empty(n, np.int64)
+    for i in range(n):
+        keys[i] = (bits[i] >> 31) & 0x1FFFFFFFF
+    order, other = np.arange(n), np.empty(n, np.int64)
+    place = np.empty(2049, np.int64)
+    for shift in (0, 11, 22):
+        place[:] = 0
+        for i in range(n):
+            place[((keys[i] >> shift) & 2047) + 1] += 1
+        for j in range(2048):
+            place[j + 1] += place[j]
+        for i in range(n):
+            k = order[i]
+            digit = (keys[k] >> shift) & 2047
+            other[place[digit]] = k
+            place[digit] += 1
+        order, other = other, order
+    return order
 
 
 @njit(cache=True)

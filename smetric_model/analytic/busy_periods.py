@@ -155,7 +155,7 @@ def _series(mass, gaps, places, x):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-def]
-    """Generating function of a busy period at points that lie side by side."""
+    """Return the generating function of a busy period at points that lie side by side."""
     gaps = places.copy()
     gaps[1:] -= places[:-1]
     busy = np.zeros(log_z.size, np.complex128)

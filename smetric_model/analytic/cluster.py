@@ -53,6 +53,7 @@ _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
+_ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
 _PICKED = 512  # kinds of request behind the engine's laws
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _STRATA = 64  # of uncached tokens among them
@@ -330,6 +331,7 @@ class ColocatedCluster:
                 resource="engine",
             ),
             start,
+            _ROUTED,
         )
 
     def _think_time(self) -> ThinkTime:
@@ -379,11 +381,11 @@ class ColocatedCluster:
         notes: list[str] = []
         self._before_token, self._shared_in_use = 0.3, 0.0
         stable = True
-        loaded = None
+        loaded = hits = None
         rounds = 0
         for rounds in range(1, _ROUNDS + 1):
             hits = self.work.local.hits(
-                guess.rule, rate_rps, n, guess.pinned, self.work.window_s, guess.pace
+                guess.rule, rate_rps, n, guess.pinned, self.work.window_s, guess.pace, hits
             )
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
@@ -401,7 +403,7 @@ class ColocatedCluster:
                 stable = False
             if routed is None:
                 break
-            arrivals = self._arrivals(routed, instance)
+            arrivals = self._arrivals(routed, instance, loaded.law.scale if loaded else 1.0)
             loaded = instance.at_rate(
                 bearable,
                 np.asarray(self.scenario.slo.ttft_s(mixed.prompt), dtype=float),
@@ -455,7 +457,9 @@ class ColocatedCluster:
                 continue
         return None
 
-    def _arrivals(self, routed: Stickiness, instance: ColocatedInstance) -> Arrivals:
+    def _arrivals(
+        self, routed: Stickiness, instance: ColocatedInstance, scale: float = 1.0
+    ) -> Arrivals:
         own = routed.cluster.rate_per_instance_rps
         births = routed.birth_rate_rps
         law = routed.load_law
@@ -468,6 +472,7 @@ class ColocatedCluster:
             factor,
             own * float(instance.mix.before_prefill_s.mean()),
             factor * ((1 - free) * avoided[0] + free * avoided[1]),
+            scale,
         )
 
     def _free_ratio(self, routed: Stickiness) -> FloatArray:
@@ -622,7 +627,7 @@ def _picked(
     Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
     of each stratum.
     """
-    order = np.argsort(new, kind="stable")
+    order = _session_kernels.order_of(np.maximum(new, 0.0))
     order = order[weight[order] > 0]
     upto = np.cumsum(weight[order])
     stratum = np.minimum((upto * (_STRATA / upto[-1]) - 1e-9).astype(np.int64), _STRATA - 1)

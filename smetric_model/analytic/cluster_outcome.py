@@ -219,7 +219,7 @@ def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
     local, work = cluster.work.local, cluster.work
     if cluster.instances < 2:
         return {}
-    session = cluster.demand.session_reuse.session[local.rows]
+    session = work.session_labels
     total = local.prompt + work.output_tokens
     ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
     new = np.maximum(local.prompt - state.hits.tokens, 1.0)

@@ -53,6 +53,8 @@ _SAMPLE = 4_096  # requests behind the tiers' means
 _SPREAD = 5  # instances told apart by how much they get
 _AGES = 72  # characteristic times at which contents are tabulated
 _FEWEST = 1e-9
+_GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
+_STEADY = 2e-3  # change of the share that stays at which it has come to rest
 _BACK = np.array(TURNS_BACK, dtype=float)
 #: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
 _TURN_EDGES = np.concatenate(([1.0], np.floor(0.5 * (_BACK[1:-1] + _BACK[2:])), [2 * _BACK[-1]]))
@@ -325,6 +327,7 @@ class LocalTier:
         pinned_tokens: float,
         window_s: tuple[float, float],
         pace: Pace,
+        start: LocalHits | None = None,
     ) -> LocalHits:
         """Return what requests find where they land.
 
@@ -343,6 +346,8 @@ class LocalTier:
         pace : Pace
             How long requests run: so long is a shared prefix in use, and so much later than think
             times say do a session's next turns come.
+        start : LocalHits, optional
+            Answer to a similar question, to start from.
 
         Returns
         -------
@@ -352,16 +357,17 @@ class LocalTier:
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
-        result = None
-        for _ in range(3):
+        result = start
+        for turn in range(3 if start is None else 2):
+            if result is not None:
+                kept = float((result.tokens - self.shared).mean())
+                settled = turn > 0 and abs(result.mean_stay - mean_stay) < _STEADY
+                mean_stay, stored = result.mean_stay, max(self.mean_private - kept, 1.0)
+                if settled or (turn > 0 and not follow.any()):
+                    break
             result = self._hits(
                 rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
             )
-            inflow = max(self.mean_private - float((result.tokens - self.shared).mean()), 1.0)
-            settled = abs(result.mean_stay - mean_stay) < 2e-3
-            mean_stay, stored = result.mean_stay, inflow
-            if settled or not follow.any():
-                break
         assert result is not None
         return result
 
@@ -433,6 +439,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         mean_stay: float,
+        averaged: bool = True,
     ) -> FloatArray:
         """Return what each request finds, averaged over instances of different load.
 
@@ -448,6 +455,9 @@ class LocalTier:
             Tokens that a request adds to the tier [tokens].
         mean_stay : float
             Share of the follow-ups that stay.
+        averaged : bool
+            False: each request meets one of those instances alone, as often as they get requests:
+            means over many requests are the same.
 
         Returns
         -------
@@ -502,6 +512,7 @@ class LocalTier:
             back,
             runs,
             _held_by_all(instances),
+            self._met(spread.shares) if not averaged else np.zeros(0, np.int64),
             (
                 rule.stay,
                 rule.stay_without,
@@ -516,6 +527,12 @@ class LocalTier:
             result,
         )
         return result
+
+    def _met(self, shares: FloatArray) -> NDArray[np.int64]:
+        """One of the instances of different load for each request, evenly spread over them."""
+        lots = (np.arange(self.prompt.size) * _GOLDEN) % 1.0
+        upto = np.cumsum(shares)
+        return np.searchsorted(upto[:-1] / upto[-1], lots, side="right").astype(np.int64)
 
     def _keeps(
         self, rule: StayRule, home: FloatArray, present: FloatArray, own_shared: FloatArray

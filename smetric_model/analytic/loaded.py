@@ -69,6 +69,7 @@ _E2E_REQUESTS = 128  # requests behind its quantiles
 _FEW_ROWS = 64  # so few requests are all met in all circumstances
 _TURNS = 4  # of the circumstances of a quantile each meets every fourth request, others in turn
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
+_WAIT_GRID = 1 << 12  # points behind the law of the wait
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
 _BISECTIONS = 14  # steps to a quantile
 _QUANTILE_RATIO = 0.02  # width of the bracket in which a quantile is interpolated, in logarithms
@@ -117,6 +118,8 @@ class BatchLaw(NamedTuple):
         all equal for Poisson arrivals [requests/s].
     idle : float
         P(the engine has nothing to do).
+    scale : float
+        What the rates were multiplied with so that their mean is right.
     """
 
     present: _Array
@@ -132,6 +135,7 @@ class BatchLaw(NamedTuple):
     full_rate_rps: float
     beside_rate_rps: float
     idle: float
+    scale: float = 1.0
 
 
 class _Group(NamedTuple):
@@ -194,7 +198,9 @@ class LoadedInstance:
         ahead = sample * stretch
         mean, second = float(ahead @ share), float((ahead * ahead) @ share)
         decay = second / (2 * mean) / max(1 - busy_rate * mean, 1e-3) if mean > 0 else 1.0
-        self._ahead = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), share, 1 << 14)
+        self._ahead = DiscreteWork(
+            ahead, max(1.5 * float(ahead.max()), 25 * decay), share, _WAIT_GRID
+        )
         self._waiting = self._ahead.waiting_cdf(busy_rate)
         # Prefill is busy for the share λ w of the time, and arrivals come at the busy rate
         # meanwhile: λ_b w of them find it busy.  Theirs is the wait of M/G/1 at that rate, in

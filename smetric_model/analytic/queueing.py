@@ -157,7 +157,7 @@ def fitting_counts(
 
 @lru_cache(maxsize=4)
 def _below(points: int) -> NDArray[np.complex128]:
-    """What turns a damped transform of 2 points into the sum over the first points + 1."""
+    """Return what makes of a damped transform of 2 points the sum over the first points + 1."""
     kept = np.zeros(2 * points)
     kept[: points + 1] = 1.0 / damping(2 * points)[: points + 1]
     weights = np.conj(np.fft.rfft(kept)) / (2 * points)

@@ -18,6 +18,7 @@ hit, its lead in load scales, says everything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 __all__ = ["Field", "Stay", "StickRule", "evicted_ratio", "rule_of"]
 
 FloatArray = NDArray[np.float64]
+_LEVELS_KEPT = 64  # loads worked out and kept together
+
 Kind = Literal["always", "never", "mean", "each other", "scaled", "slo", "blind"]
 
 
@@ -272,6 +275,13 @@ def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
 
 def _total_needed(form: ThresholdForm, instances: int, levels: int, unit: float) -> FloatArray:
     """Least whole total of the cluster at which each home load may stay; ``inf`` if none does."""
+    return _total_needed_upto(form, instances, -(-levels // _LEVELS_KEPT), unit)[:levels]
+
+
+@lru_cache(maxsize=64)
+def _total_needed_upto(form: ThresholdForm, instances: int, blocks: int, unit: float) -> FloatArray:
+    """As :func:`_total_needed`, for whole blocks of loads: rounds and rates ask for much the same."""
+    levels = blocks * _LEVELS_KEPT
     loads = np.arange(levels, dtype=float)
 
     def allowed(mean: FloatArray) -> NDArray[np.bool_]:

@@ -74,6 +74,8 @@ class Stickiness:
         Follow-ups that did not return to the previous instance, by cause, ÷ follow-ups.
     overloaded_ratio : float
         P(load over the policy's limit) of an instance at any time.
+    follow_up_slope_rps : float
+        Follow-ups per second of an instance for one request more present [requests/s].
     noise : LinearNoise
         Fluctuations around the fixed point.
     total_variance : float
@@ -108,6 +110,7 @@ class Stickiness:
     migrated_evicted_ratio: float
     migrated_other_ratio: float
     overloaded_ratio: float
+    follow_up_slope_rps: float
     noise: LinearNoise
     total_variance: float
     resident_mean: float
@@ -229,7 +232,9 @@ class Stickiness:
         return np.asarray(np.clip(survival, 0.0, 1.0))
 
 
-def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, float, int]:
+def _solve(
+    closure: Closure, law: FloatArray, slope: float, tolerance: float
+) -> tuple[State, float, int]:
     """Find the fixed point by Anderson acceleration; also its residual and the steps taken.
 
     The map has a slow mode (the mean load) and, where many compare with the same few levels, fast
@@ -254,7 +259,7 @@ def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, floa
             size = float(np.abs(change).max())
             if best is None or size < best[0]:
                 best = (size, state)
-            if size < _TOLERANCE:
+            if size < tolerance:
                 return state, size, steps
             if size > 5 * best[0]:  # the history misleads: forget it
                 points, changes = [], []
@@ -278,7 +283,9 @@ def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, floa
     return best[1], best[0], steps
 
 
-def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stickiness:
+def stickiness(
+    cluster: RoutedCluster, start: Stickiness | None = None, tolerance: float = _TOLERANCE
+) -> Stickiness:
     """Solve the mean field of routing.
 
     Parameters
@@ -287,6 +294,8 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
         The cluster and its policy.
     start : Stickiness, optional
         Answer for a similar cluster (the previous point of a sweep), to start from.
+    tolerance : float
+        Largest change of a probability in one step at which it ends.
 
     Returns
     -------
@@ -316,7 +325,8 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
         kept = min(law.size, start.load_law.size)
         law[:kept] = start.load_law[:kept]
         law /= law.sum()
-    state, residual, steps = _solve(closure, law, slope)
+        slope = start.follow_up_slope_rps
+    state, residual, steps = _solve(closure, law, slope, tolerance)
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))
@@ -364,6 +374,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         birth_rate_rps=state.births,
         completion_rate_rps=state.completion,
         overloaded_ratio=float(field.law @ (1 - state.stay)),
+        follow_up_slope_rps=state.new_slope,
         noise=state.noise,
         total_variance=field.total_variance,
         resident_mean=resident,
