@@ -181,7 +181,7 @@ def stay_against_mean(
     Parameters
     ----------
     leads : ndarray, shape (n,)
-        Leads of the home's hit, in mean loads.
+        Leads of the home's hit, ascending, in mean loads.
     total_mean : ndarray, shape (levels,)
         Mean load of the cluster given home load l.
     total_sd : float
@@ -192,19 +192,21 @@ def stay_against_mean(
     stay = np.ones((levels, levels))
     count = leads.size
     for home in range(levels):
+        most = total_mean[home] + 7.0 * total_sd
         for least in range(home):
             gap = float(home - least)
             floor = (home + (instances - 1.0) * least) / instances
+            enough = max(floor, total_mean[home] - 7.0 * total_sd)
             total = 0.0
-            for k in range(count):
-                if leads[k] <= 0.0:
-                    continue
-                needed = gap / leads[k]
-                distance = (needed - total_mean[home]) / total_sd
-                if needed <= floor or distance < -7.0:
+            # the larger the lead, the smaller the mean load that is needed
+            for k in range(count - 1, -1, -1):
+                if leads[k] <= 0.0 or gap >= max(most, enough) * leads[k]:
+                    break
+                if gap <= enough * leads[k]:
                     total += 1.0
-                elif distance < 7.0:
-                    total += 0.5 * math.erfc(distance * 0.7071067811865476)
+                    continue
+                distance = (gap / leads[k] - total_mean[home]) / total_sd
+                total += 0.5 * math.erfc(distance * 0.7071067811865476)
             stay[least, home] = total / count
     return stay
 

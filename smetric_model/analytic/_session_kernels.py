@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["common_blocks", "found", "order_of", "returns", "sorted_within"]
+__all__ = ["common_blocks", "found", "order_of", "prefix_held", "returns", "sorted_within"]
 
 
 @njit(cache=True)
@@ -165,6 +165,23 @@ def found(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def prefix_held(first, part, tokens, hot, shared, met, out):  # type: ignore[no-untyped-def]
+    """Work out which share of its shared prefix the instance holds that each request meets.
+
+    ``first`` (n + 1,), ``part``, ``tokens``: parts of the prefix of each request, as the rows of a
+    sparse matrix.  ``hot`` (instances, parts): P(held).  ``out`` (instances, n): the share, at
+    ``met`` of each request.
+    """
+    for k in range(met.size):
+        z = met[k]
+        total = 0.0
+        for i in range(first[k], first[k + 1]):
+            total += tokens[i] * hot[z, part[i]]
+        out[z, k] = total / shared[k]
+    return 0
+
+
+@njit(cache=True)
 def returns(order, session, stay, tied, instances, out):  # type: ignore[no-untyped-def]
     """P(each request is served where its session's first turn was), along each session.
 
@@ -186,15 +203,12 @@ def returns(order, session, stay, tied, instances, out):  # type: ignore[no-unty
 
 @njit(cache=True)
 def order_of(values):  # type: ignore[no-untyped-def]
-    """Order of values (n,) >= 0, those alike to 1e-6 of themselves by place: a radix sort."""
+    """Order of values (n,) >= 0, equal ones by place: a radix sort of their bits."""
     n = values.size
-    bits = values.view(np.int64)
-    keys = np.empty(n, np.int64)
-    for i in range(n):
-        keys[i] = (bits[i] >> 31) & 0x1FFFFFFFF
+    keys = values.view(np.int64)
     order, other = np.arange(n), np.empty(n, np.int64)
     place = np.empty(2049, np.int64)
-    for shift in (0, 11, 22):
+    for shift in (0, 11, 22, 33, 44, 55):
         place[:] = 0
         for i in range(n):
             place[((keys[i] >> shift) & 2047) + 1] += 1

@@ -37,7 +37,7 @@ from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
-from smetric_model.analytic.stickiness import Stickiness, stickiness
+from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import ConvergenceError, UnstableError
 
@@ -53,6 +53,7 @@ _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
+_MOST_STEPS = 3_000  # of the mean field, all rounds together
 _ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
 _PICKED = 512  # kinds of request behind the engine's laws
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
@@ -300,6 +301,22 @@ class ColocatedCluster:
         hits: LocalHits,
         start: Stickiness | None,
     ) -> Stickiness:
+        """Return the mean field of a round; its steps count against those of all rounds."""
+        try:
+            routed = self._routed(rate_rps, instance, hits, start)
+        except ConvergenceError as error:
+            self._steps_left -= error.steps
+            raise
+        self._steps_left -= routed.iterations
+        return routed
+
+    def _routed(
+        self,
+        rate_rps: float,
+        instance: ColocatedInstance,
+        hits: LocalHits,
+        start: Stickiness | None,
+    ) -> Stickiness:
         delay = float(instance.mix.before_prefill_s.mean())
         form = self.policy.threshold_form
         think = self._think_time()
@@ -332,6 +349,7 @@ class ColocatedCluster:
             ),
             start,
             _ROUTED,
+            max(min(MOST_STEPS, self._steps_left), 1),
         )
 
     def _think_time(self) -> ThinkTime:
@@ -373,6 +391,8 @@ class ColocatedCluster:
         UnstableError
             If there is no steady state; ``resource`` is ``compute``, ``kv``, ``nic_in`` or
             ``pcie``.
+        ConvergenceError
+            If the mean field was not found at this rate nor a little below it.
         """
         n = self.instances
         own = rate_rps / n
@@ -380,6 +400,7 @@ class ColocatedCluster:
         routed: Stickiness | None = None
         notes: list[str] = []
         self._before_token, self._shared_in_use = 0.3, 0.0
+        self._steps_left = _MOST_STEPS
         stable = True
         loaded = hits = None
         rounds = 0
@@ -399,11 +420,13 @@ class ColocatedCluster:
                 if routed is None:
                     routed = self._route_without_start(bearable * n, instance, hits)
                 notes.append(str(error))
+                if routed is None and stable:
+                    raise
             except UnstableError:
                 stable = False
             if routed is None:
                 break
-            arrivals = self._arrivals(routed, instance, loaded.law.scale if loaded else 1.0)
+            arrivals = self._arrivals(routed, instance)
             loaded = instance.at_rate(
                 bearable,
                 np.asarray(self.scenario.slo.ttft_s(mixed.prompt), dtype=float),
@@ -414,6 +437,12 @@ class ColocatedCluster:
             change = _change(guess, new)
             guess = new if rounds < 3 else _halfway(guess, new)
             if change < _SETTLED and rounds > 1:
+                break
+            if self._steps_left <= 0:
+                notes.append(
+                    f"the mean field was given up after {_MOST_STEPS} steps: it still moves by"
+                    f" {change:.0%} a round"
+                )
                 break
         else:
             if change > _UNSETTLED:
@@ -457,9 +486,7 @@ class ColocatedCluster:
                 continue
         return None
 
-    def _arrivals(
-        self, routed: Stickiness, instance: ColocatedInstance, scale: float = 1.0
-    ) -> Arrivals:
+    def _arrivals(self, routed: Stickiness, instance: ColocatedInstance) -> Arrivals:
         own = routed.cluster.rate_per_instance_rps
         births = routed.birth_rate_rps
         law = routed.load_law
@@ -472,7 +499,6 @@ class ColocatedCluster:
             factor,
             own * float(instance.mix.before_prefill_s.mean()),
             factor * ((1 - free) * avoided[0] + free * avoided[1]),
-            scale,
         )
 
     def _free_ratio(self, routed: Stickiness) -> FloatArray:

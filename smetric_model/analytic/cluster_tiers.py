@@ -357,19 +357,25 @@ class LocalTier:
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
-        result = start
-        for turn in range(3 if start is None else 2):
-            if result is not None:
-                kept = float((result.tokens - self.shared).mean())
-                settled = turn > 0 and abs(result.mean_stay - mean_stay) < _STEADY
-                mean_stay, stored = result.mean_stay, max(self.mean_private - kept, 1.0)
-                if settled or (turn > 0 and not follow.any()):
-                    break
+        result = None
+        turns = 3
+        if start is not None and abs(start.mean_stay - mean_stay) >= _STEADY:
+            # from the answer to nearly the same question one step is enough: others follow
+            mean_stay, stored, turns = start.mean_stay, self._inflow(start), 1
+        for _ in range(turns):
             result = self._hits(
                 rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
             )
+            settled = abs(result.mean_stay - mean_stay) < _STEADY
+            if settled or not follow.any():
+                break
+            mean_stay, stored = result.mean_stay, self._inflow(result)
         assert result is not None
         return result
+
+    def _inflow(self, hits: LocalHits) -> float:
+        """Tokens that a request adds to the tier [tokens]."""
+        return max(self.mean_private - float((hits.tokens - self.shared).mean()), 1.0)
 
     def _hits(
         self,
@@ -474,6 +480,7 @@ class LocalTier:
         if not rule.seeks_hits:
             # of those that leave, few come to where the session has been before
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
+        met = np.zeros(0, np.int64) if averaged else self._met(spread.shares)
         rates = own_rate * self.part_ratio
         has_shared = np.maximum(self.shared, _FEWEST)
         kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
@@ -482,6 +489,13 @@ class LocalTier:
 
         def present(factor: FloatArray) -> FloatArray:
             hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
+            if met.size:
+                held = np.zeros((seen.size, self.prompt.size))
+                parts = self._parts
+                _session_kernels.prefix_held(
+                    parts.indptr, parts.indices, parts.data, hot, has_shared, met, held
+                )
+                return held
             return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
 
         nothing = np.zeros((spread.ages.size, self.prompt.size))
@@ -512,7 +526,7 @@ class LocalTier:
             back,
             runs,
             _held_by_all(instances),
-            self._met(spread.shares) if not averaged else np.zeros(0, np.int64),
+            met,
             (
                 rule.stay,
                 rule.stay_without,

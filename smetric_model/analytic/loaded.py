@@ -65,9 +65,10 @@ _BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
 _WAIT_POINTS = 400  # (a multiple of _E2E_WAITS) equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _E2E_WAITS = 16  # waits told apart in the end-to-end time
-_E2E_REQUESTS = 128  # requests behind its quantiles
+_E2E_REQUESTS = 512  # requests behind its quantiles
+_PARTS = 4  # of the requests meet each of the circumstances behind the TPOT, in turn
 _FEW_ROWS = 64  # so few requests are all met in all circumstances
-_TURNS = 4  # of the circumstances of a quantile each meets every fourth request, others in turn
+_TURNS = 8  # a request meets every eighth of the circumstances behind a quantile, others in turn
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _WAIT_GRID = 1 << 12  # points behind the law of the wait
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
@@ -118,8 +119,6 @@ class BatchLaw(NamedTuple):
         all equal for Poisson arrivals [requests/s].
     idle : float
         P(the engine has nothing to do).
-    scale : float
-        What the rates were multiplied with so that their mean is right.
     """
 
     present: _Array
@@ -135,7 +134,6 @@ class BatchLaw(NamedTuple):
     full_rate_rps: float
     beside_rate_rps: float
     idle: float
-    scale: float = 1.0
 
 
 class _Group(NamedTuple):
@@ -456,10 +454,11 @@ class LoadedInstance:
         return SloProbability(*(np.clip(p, 0.0, 1.0) for p in (ttft, tpot, both)))
 
     def _ttft_at_waits(self, rows: NDArray[np.intp]) -> tuple[_Array, _Array, _Array]:
-        """TTFT at equally likely waits: weight of each group, TTFT and later interval.
+        """TTFT at some of the equally likely waits: weight of a case, TTFT and later interval.
 
-        The last two of shape (groups, waits, rows) [s]; the interval is the one whose arrivals are
-        still to be prefilled when a request has its first token.
+        The last two of shape (groups, waits, rows) [s], the first (groups, 1, 1); the interval is
+        the one whose arrivals are still to be prefilled when a request has its first token.  Each
+        request meets every ``_TURNS``-th of the waits, its neighbour the next ones.
         """
         waits = self._waits_s.reshape(_E2E_WAITS, -1).mean(axis=1)
         longer = waits
@@ -470,20 +469,23 @@ class LoadedInstance:
             law = self._ahead.at(self._waiting, grid) * -np.expm1(-grid / tau)
             longer = np.interp(whole, law, grid)  # the longer of the waits for prefill and for KV
         before = self.instance.mix.before_prefill_s[rows]
+        steps = np.arange(0, _E2E_WAITS, _TURNS)[:, None]
+        turn = _turns(rows.size, _TURNS)
         times, intervals = [], []
-        for group in self.groups:
+        for place, group in enumerate(self.groups):
             own = self._own_prefill_s[group.batch][rows]
+            met = steps + (turn + place) % _TURNS
             if group.blocked:
-                times.append(before + own + longer[:, None])
+                times.append(before + own + longer[met])
                 behind = self._behind_s(group, 0.0, rows)
-                intervals.append(np.broadcast_to(behind, (_E2E_WAITS, rows.size)))
+                intervals.append(np.broadcast_to(behind, met.shape))
                 continue
-            wait = waits[:, None]
+            wait = waits[met]
             shared = self._shared(own, wait)
             times.append(before + own + wait + (self._under_way_s + shared))
             intervals.append(self._behind_s(group, wait, rows))
-        weights = np.array([group.weight for group in self.groups])
-        return weights, np.array(times), np.array(intervals)
+        weights = np.array([group.weight for group in self.groups]) / (steps.size * rows.size)
+        return weights[:, None, None], np.array(times), np.array(intervals)
 
     def e2e_quantiles_s(
         self, shares: Sequence[float], after_first_token_s: _Array | None = None
@@ -508,9 +510,9 @@ class LoadedInstance:
         rows = ((steps_to + (steps_to * _GOLDEN) % 1.0) * (size / steps_to.size)).astype(int)
         if after_first_token_s is not None:
             weights, times, _ = self._ttft_at_waits(rows[::3])
-            total = (times[..., None] + after_first_token_s).reshape(weights.size, -1)
+            total = times[..., None] + after_first_token_s
             order = np.argsort(total, axis=None)
-            upto = np.cumsum(np.repeat(weights, total.shape[1])[order])
+            upto = np.cumsum(np.broadcast_to(weights[..., None], total.shape).ravel()[order])
             at = np.searchsorted(upto, np.asarray(shares) * upto[-1])
             return [float(v) for v in total.ravel()[order][np.minimum(at, order.size - 1)]]
         weights, times, intervals = self._ttft_at_waits(rows)
@@ -518,23 +520,20 @@ class LoadedInstance:
         decode = np.array([steps * self._own_step_s[group.batch][rows] for group in self.groups])
         decode = np.broadcast_to(decode[:, None, :], times.shape)
         apart = times + decode
-        each = np.broadcast_to(weights[:, None, None] / (_E2E_WAITS * rows.size), times.shape)
+        each = np.broadcast_to(weights, times.shape)
         one = steps <= 0  # over with the first token: nobody can stall it
         order = np.argsort(times[..., one], axis=None)
         lone = times[..., one].ravel()[order]
         alone = np.append(0.0, np.cumsum(each[..., one].ravel()[order]))
         stalled = None
         if not one.all():
-            kind = np.arange(times.shape[0])[:, None, None] + np.arange(_E2E_WAITS)[:, None]
-            turn = np.cumsum(~one) % _TURNS
-            taken = np.broadcast_to((kind % _TURNS == turn) & ~one, times.shape)
-            weight = each[taken] * (float(each[..., ~one].sum()) / float(each[taken].sum()))
+            kept = np.broadcast_to(~one, times.shape)
             stalled = self._stalls.mean_within(
-                np.ones(weight.size),
-                apart[taken],
-                (decode + intervals)[taken],
-                weight,
-                np.broadcast_to(self._most_prefills[rows], times.shape)[taken],
+                np.ones(int(kept.sum())),
+                apart[kept],
+                (decode + intervals)[kept],
+                each[kept],
+                np.broadcast_to(self._most_prefills[rows], times.shape)[kept],
             )
 
         def within(limit_s: float) -> float:
@@ -566,14 +565,14 @@ class LoadedInstance:
         # a request of two tokens may wait for several whole prefills between them
         top = 5 * float(self._work_s.max()) + 20 * slowest
 
-        turn = _turns(rows.size)
+        turn = _turns(rows.size, _PARTS)
         taken, own, intervals, weights = [], [], [], []
         for group in self.groups:
             steps_s = self._steps * self._own_step_s[group.batch]
             waits = [0.0] if group.blocked else self._bin_wait_s
             widths = [1.0] if group.blocked else np.diff(_BIN_EDGES)
             for width, wait in zip(widths, waits, strict=True):
-                part = rows[turn == len(taken) % _TURNS] if rows.size > _FEW_ROWS else rows
+                part = rows[turn == len(taken) % _PARTS] if rows.size > _FEW_ROWS else rows
                 taken.append(part)
                 own.append(steps_s[part])
                 intervals.append(steps_s[part] + self._behind_s(group, wait, part))
@@ -589,9 +588,9 @@ class LoadedInstance:
         return _invert(within, 0.999 * fastest, top / max(1.0 - self.prefill_load, 0.05), shares)
 
 
-def _turns(count: int) -> NDArray[np.int64]:
-    """In which of _TURNS each of so many is taken: evenly, but not in equal steps."""
-    return ((np.arange(count) * _GOLDEN) % 1.0 * _TURNS).astype(np.int64)
+def _turns(count: int, turns: int) -> NDArray[np.int64]:
+    """In which of some turns each of so many is taken: evenly, but not in equal steps."""
+    return ((np.arange(count) * _GOLDEN) % 1.0 * turns).astype(np.int64)
 
 
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -151,7 +151,7 @@ def routed_batch_law(
     over = np.zeros((places, places + _BEYOND))
     meets = np.zeros_like(over)
     weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
-    scale = arrivals.scale
+    scale = 1.0
     for _ in range(_SCALINGS):
         rates = rate_rps * scale * factors
         over[:], meets[:] = 0.0, 0.0
@@ -209,5 +209,4 @@ def routed_batch_law(
         full_rate_rps=full_rate,
         beside_rate_rps=met * (1.0 - made_full) + made_full * full_rate,
         idle=float(weights[0] / total),
-        scale=scale,
     )

@@ -34,7 +34,7 @@ from smetric_model.analytic.shared_prefixes import PrefixHolders, holders_of
 from smetric_model.analytic.stick_rules import StickRule
 from smetric_model.errors import ConvergenceError, UnstableError
 
-__all__ = ["LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
+__all__ = ["MOST_STEPS", "LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
 
 FloatArray = NDArray[np.float64]
 
@@ -43,6 +43,7 @@ _ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
 #: Length of a step towards the map's answer, points remembered, and how many steps are tried.
 _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
+MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +234,7 @@ class Stickiness:
 
 
 def _solve(
-    closure: Closure, law: FloatArray, slope: float, tolerance: float
+    closure: Closure, law: FloatArray, slope: float, tolerance: float, most_steps: int
 ) -> tuple[State, float, int]:
     """Find the fixed point by Anderson acceleration; also its residual and the steps taken.
 
@@ -250,7 +251,7 @@ def _solve(
         changes: list[FloatArray] = []
         if best is not None:
             x = best[1].point(scale, n)
-        for _ in range(most):
+        for _ in range(min(most, most_steps - steps)):
             steps += 1
             state = closure.evaluate(
                 x[:size_law], float(x[size_law]) * scale, x[size_law + 1 :] * (10 * n)
@@ -277,14 +278,17 @@ def _solve(
             x[:size_law] /= x[:size_law].sum()
             x[size_law + 1 :] = np.clip(x[size_law + 1 :], 0.1 / n, 0.1)
         assert best is not None
-        if best[0] < 0.1 * _ACCEPTED:
+        if best[0] < 0.1 * _ACCEPTED or steps >= most_steps:
             break
     assert best is not None
     return best[1], best[0], steps
 
 
 def stickiness(
-    cluster: RoutedCluster, start: Stickiness | None = None, tolerance: float = _TOLERANCE
+    cluster: RoutedCluster,
+    start: Stickiness | None = None,
+    tolerance: float = _TOLERANCE,
+    most_steps: int = MOST_STEPS,
 ) -> Stickiness:
     """Solve the mean field of routing.
 
@@ -296,6 +300,8 @@ def stickiness(
         Answer for a similar cluster (the previous point of a sweep), to start from.
     tolerance : float
         Largest change of a probability in one step at which it ends.
+    most_steps : int
+        Steps after which it is given up.
 
     Returns
     -------
@@ -326,7 +332,7 @@ def stickiness(
         law[:kept] = start.load_law[:kept]
         law /= law.sum()
         slope = start.follow_up_slope_rps
-    state, residual, steps = _solve(closure, law, slope, tolerance)
+    state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))
@@ -334,7 +340,8 @@ def stickiness(
         raise ConvergenceError(
             f"routing mean field of {cluster.policy.name!r} at {rate:.4g} requests/s an instance:"
             f" residual {residual:.1e} after {steps} steps, throughput off by"
-            f" {abs(served / rate - 1):.1e}; {_ACCEPTED:.0e} and {_THROUGHPUT:.0e} are accepted"
+            f" {abs(served / rate - 1):.1e}; {_ACCEPTED:.0e} and {_THROUGHPUT:.0e} are accepted",
+            steps,
         )
     return _answer(closure, state, residual, steps)
 
