@@ -13,9 +13,10 @@ __version__ = "0.1.0"
 _HOMES: dict[str, str] = {
     "Outcome": "smetric_model.outcome",
     "Scenario": "smetric_model.scenario",
-    "advantage": "smetric_model.comparison",
+    "advantage": "smetric_model.advantage",
     "bound": "smetric_model.bound",
-    "compare": "smetric_model.side_by_side",
+    "capacity": "smetric_model.capacity",
+    "compare": "smetric_model.comparison",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
     "plan": "smetric_model.planning",
@@ -30,15 +31,16 @@ _HOMES: dict[str, str] = {
 __all__ = ["__version__", *sorted(_HOMES)]
 
 if TYPE_CHECKING:
+    from smetric_model.advantage import advantage as advantage
     from smetric_model.analytic.cluster_capacity import predict_at_rates as predict_at_rates
     from smetric_model.analytic.cluster_capacity import predicted_capacity as predicted_capacity
     from smetric_model.analytic.predict import predict as predict
     from smetric_model.bound import bound as bound
-    from smetric_model.comparison import advantage as advantage
+    from smetric_model.capacity import capacity as capacity
+    from smetric_model.comparison import compare as compare
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
-    from smetric_model.side_by_side import compare as compare
     from smetric_model.simulate import simulate as simulate
     from smetric_model.sweeping import sweep as sweep
     from smetric_model.tuning import fewest_instances as fewest_instances

@@ -11,14 +11,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from smetric_model.errors import SpecError
+from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.identities import Violation, check_identities
 from smetric_model.schema import VERBS, Column, imbalance_schema_column, load_schema
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Outcome", "Value", "Violation", "check_identities", "outcomes_frame"]
+    from smetric_model.scenario import Scenario
+
+__all__ = [
+    "Outcome",
+    "Value",
+    "Violation",
+    "check_identities",
+    "outcomes_frame",
+    "unstable_outcome",
+]
 
 #: a number (NaN where missing), a text (empty where missing), a boolean (None where missing)
 Value = float | int | str | bool | None
@@ -235,6 +244,40 @@ def outcomes_frame(outcomes: Iterable[Outcome]) -> pd.DataFrame:
                 dtype="float64" if column.kind == "number" else object,
             )
             for name, column in columns.items()
+        }
+    )
+
+
+def unstable_outcome(scenario: Scenario, verb: str, error: UnstableError | SolveError) -> Outcome:
+    """Make the row of a scenario that has no steady state, or whose equations were not solved.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    verb : str
+        Who was asked; empty where it is none of the schema's.
+    error : UnstableError or SolveError
+        What it said.
+
+    Returns
+    -------
+    Outcome
+        ``valid`` is False, ``binding_resource`` what saturates (empty where the equations were
+        not solved), ``note`` why; the figures are missing.
+    """
+    work = scenario.workload
+    return Outcome(
+        {
+            "scenario_id": scenario.scenario_id,
+            "verb": verb,
+            "policy": scenario.router.policy,
+            "seed": scenario.seed,
+            "arrival_rate_rps": None if work.rate_rps == "trace" else work.rate_rps,
+            "warmup_s": work.warmup_s,
+            "window_s": work.window_s,
+            "binding_resource": getattr(error, "resource", ""),
+            "valid": False,
+            "note": str(error),
         }
     )
 

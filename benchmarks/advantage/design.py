@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from smetric_model.advantage.saturation import rough_capacity_rps
 from smetric_model.analytic.demand import demand_of, instance_of
 from smetric_model.analytic.memory import kv_bytes_per_token, local_tier
 from smetric_model.analytic.predict import cluster_form
-from smetric_model.comparison.saturation import rough_capacity_rps
 from smetric_model.scenario import Scenario
 from smetric_model.workload.synthesis import WorkloadParameters, generate, preset_parameters
 from smetric_model.workload.synthesis_distributions import Constant, LogNormal, scaled

@@ -20,7 +20,7 @@ import pandas as pd
 from design import AGES, PARAMETERS, PEAK_LOADS, PEAKS, POLICIES
 from run import read
 
-from smetric_model.comparison import COORDINATES, relative_advantage, verdict
+from smetric_model.advantage import COORDINATES, relative_advantage, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINES = POLICIES[1:]

@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import design
 
-from smetric_model.comparison import BASELINES, advantage
+from smetric_model.advantage import BASELINES, advantage
 from smetric_model.errors import SolveError
 
 SIMULATED = 300

@@ -91,28 +91,16 @@ def predict_at_rates(
 
 
 def _row(scenario: Scenario, demand: Demand) -> Outcome:
-    from smetric_model.outcome import Outcome
+    from smetric_model.outcome import unstable_outcome
 
     try:
         return predict(scenario, demand=demand)
     except (UnstableError, SolveError) as error:
+        row = unstable_outcome(scenario, "predict", error)
         work = scenario.workload
-        assert work.rate_rps != "trace"
-        return Outcome(
-            {
-                "scenario_id": scenario.scenario_id,
-                "verb": "predict",
-                "policy": scenario.router.policy,
-                "seed": scenario.seed,
-                "arrival_rate_rps": work.rate_rps,
-                "warmup_s": work.warmup_s,
-                "window_s": work.window_s,
-                "requests": work.rate_rps * work.window_s,
-                "unservable_ratio": demand.unservable_ratio,
-                "binding_resource": getattr(error, "resource", ""),
-                "valid": False,
-                "note": str(error),
-            }
+        return row.replace(
+            requests=row.number("arrival_rate_rps") * work.window_s,
+            unservable_ratio=demand.unservable_ratio,
         )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smetric_model.simulate import Simulation
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Bound", "BoundOptions", "bound", "bound_in_detail"]
+__all__ = ["BINDING", "Bound", "BoundOptions", "bound", "bound_in_detail"]
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def bound_in_detail(
 
 
 _UTILISATION = {"compute": "compute", "local": "kv", "nic": "nic_in", "pcie": "pcie"}
-_BINDING = {
+#: resource of the programs -> what the schema calls it
+BINDING = {
     "compute": "compute",
     "decode_compute": "compute",
     "local": "kv",
@@ -241,7 +242,7 @@ def _outcome(
     }
     row |= _utilisations(problem, volume)
     most = max(volume.elasticity, key=lambda name: volume.elasticity[name], default="")
-    row["binding_resource"] = _BINDING.get(most, "")
+    row["binding_resource"] = BINDING.get(most, "")
     if goodput is not None:
         row |= _within_slo(goodput, shares)
         notes += goodput.notes

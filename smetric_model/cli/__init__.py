@@ -28,6 +28,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "bound": ("smetric_model.cli.bound", "What no router can beat, and what limits it."),
     "calibrate": ("smetric_model.cli.calibrate", "Fit the efficiencies to measurements."),
+    "capacity": (
+        "smetric_model.cli.capacity",
+        "The most a cluster serves within its SLO, by any verb.",
+    ),
     "compare": ("smetric_model.cli.compare", "Outcomes side by side: what differs, beyond noise."),
     "engines": (
         "smetric_model.cli.engines",

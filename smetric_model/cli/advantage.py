@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from smetric_model.advantage import BASELINES, COORDINATES, Advantage, advantage
 from smetric_model.cli import simulate
 from smetric_model.cli.output import echo_json, echo_wrapped, print_table
-from smetric_model.comparison import BASELINES, COORDINATES, Advantage, advantage
 
 __all__ = ["command"]
 

@@ -13,7 +13,7 @@ from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print
 if TYPE_CHECKING:
     import pandas as pd
 
-    from smetric_model.side_by_side import Comparison
+    from smetric_model.comparison import Comparison
 
 __all__ = ["command"]
 
@@ -66,7 +66,7 @@ def command(
     FILES are outcomes or rows as the verbs (--json) and sweep write them: JSON, CSV, Parquet, or a
     folder of simulate or sweep.
     """
-    from smetric_model.side_by_side import compare
+    from smetric_model.comparison import compare
 
     if plot is not None and plot.suffix not in (".svg", ".png", ".pdf"):
         raise click.UsageError(f"--plot {plot}: a name that ends in .svg, .png or .pdf")
@@ -82,7 +82,7 @@ def command(
         found.table.to_csv(csv, index=False)
         click.echo(f"table: {csv}", err=True)
     if plot is not None:
-        from smetric_model.side_by_side.figure import comparison_figure
+        from smetric_model.comparison.figure import comparison_figure
 
         comparison_figure(found).savefig(plot, dpi=150)
         click.echo(f"figure: {plot}", err=True)

@@ -1,25 +1,7 @@
-"""Policies side by side: who serves more tokens within SLO, by how much, and through what.
-
-:func:`advantage` answers for one scenario; ``docs/map.md`` shows its answers over the space of
-workloads and clusters.
-"""
+"""``compare``: outcomes side by side, and whether they differ by more than noise."""
 
 from __future__ import annotations
 
-from smetric_model.comparison.advantage import BASELINES, Advantage, advantage
-from smetric_model.comparison.coordinates import COORDINATES, coordinates
-from smetric_model.comparison.mechanisms import MECHANISMS, mechanisms
-from smetric_model.comparison.verdicts import Verdict, relative_advantage, verdict
+from smetric_model.comparison.run import Comparison, compare
 
-__all__ = [
-    "BASELINES",
-    "COORDINATES",
-    "MECHANISMS",
-    "Advantage",
-    "Verdict",
-    "advantage",
-    "coordinates",
-    "mechanisms",
-    "relative_advantage",
-    "verdict",
-]
+__all__ = ["Comparison", "compare"]

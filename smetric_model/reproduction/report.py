@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["claims_markdown", "score_markdown"]
+__all__ = ["claims_markdown", "deciding_markdown", "score_markdown"]
 
 
 def score_markdown(scores: pd.DataFrame) -> str:
@@ -59,6 +59,25 @@ def claims_markdown(claims: pd.DataFrame) -> str:
             + ", ".join(closed)
             + " |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def deciding_markdown(decisive: pd.DataFrame) -> str:
+    """Write which assumption would decide each claim that disagrees.
+
+    Parameters
+    ----------
+    decisive : DataFrame
+        Of :func:`~smetric_model.reproduction.sensitivity.deciding`.
+    """
+    lines = [
+        "| claim | main run | agrees under | moved furthest by |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['claim']} | {row['base']:.3g} | {row['flips'] or '–'} | {row['largest']} |"
+        for row in decisive.to_dict("records")
+    ]
     return "\n".join(lines) + "\n"
 
 

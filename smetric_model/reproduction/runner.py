@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import signal
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smetric_model._workers import worker_pool
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.reproduction.anchor import anchor_rate
 from smetric_model.reproduction.parameters import Experiments, Setup
@@ -107,7 +105,7 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     tell = progress or (lambda _done, _all, _text: None)
     start = time.perf_counter()
-    with _pool(processes) as pool:
+    with worker_pool(processes) as pool:
         workload = _workload(parameters, folder / _WORKLOAD, pool, tell)
         anchors = _anchors(parameters, folder, pool, tell)
         work = list(groups(parameters, anchors))
@@ -132,22 +130,6 @@ def _few(parameters: Experiments) -> Experiments:
     )
 
 
-@contextlib.contextmanager
-def _pool(processes: int) -> Any:
-    pool = ProcessPoolExecutor(
-        processes, mp_context=get_context("spawn"), initializer=_ignore_interrupts
-    )
-    try:
-        yield pool
-    except BaseException:
-        # an interrupt: what runs is finished by nobody, what is in the file stays
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    pool.shutdown()
-
-
 def _workload(
     parameters: Experiments, path: Path, pool: ProcessPoolExecutor, tell: Progress
 ) -> pd.DataFrame:
@@ -163,10 +145,6 @@ def _workload(
         append_rows(path, [job.result()])
     table = pd.DataFrame(read_rows(path))
     return table.drop_duplicates(["preset", "seed"]).reset_index(drop=True)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _anchors(

@@ -7,14 +7,14 @@ record goes to ``keep`` as soon as it is there, also those that are there when a
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any
 
+from smetric_model._workers import Workers
 from smetric_model.errors import SpecError
 from smetric_model.sweeping.store import Record, library_digest
 from smetric_model.sweeping.work import Task, failed, run_task
@@ -79,12 +79,9 @@ class _Pool:
     """Processes that do not hear interrupts, and end with the block."""
 
     def __init__(self, jobs: int, keep: Keep):
-        # spawned: a process that compiles or has threads cannot be forked safely
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_deaf)
+        self._workers = Workers(jobs)
         self._keep = keep
         self._pending: dict[Future[Record], tuple[int, Task]] = {}
-        self._others = set(multiprocessing.active_children())
 
     @property
     def left(self) -> list[tuple[int, Task]]:
@@ -94,7 +91,7 @@ class _Pool:
         # A process takes over what is blocked when it starts: an interrupt waits meanwhile.
         with _blocked_interrupts():
             try:
-                future = self._executor.submit(run_task, task)
+                future = self._workers.executor.submit(run_task, task)
             except BrokenProcessPool:
                 future = Future()
                 self._pending[future] = (number, task)
@@ -130,14 +127,7 @@ class _Pool:
         if kind is not None:
             with contextlib.suppress(BrokenProcessPool):
                 self._take_done()
-        if kind is not None or self._pending:
-            for process in set(multiprocessing.active_children()) - self._others:
-                process.kill()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _deaf() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._workers.close(kill=kind is not None or bool(self._pending))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,9 @@ Record = dict[str, Any]
 Verb = str | Callable[[Scenario], Any]
 
 #: packages that no verb's answer depends on
-_APART = {"cli", "live", "sweeping", "side_by_side", "comparison", "reproduction", "tuning"}
+_APART = {
+    *("cli", "live", "sweeping", "comparison", "advantage", "reproduction", "tuning", "capacity"),
+}
 #: packages above a verb's own, from bottom to top (the import layers hold this)
 _ABOVE = {
     "predict": {"simulate", "bound", "planning"},
@@ -152,7 +154,7 @@ def library_digest(verb: Verb | None = None) -> str:
 @cache
 def _library_digest(verb: str) -> str:
     root = Path(smetric_model.__file__).parent
-    apart = _APART | _ABOVE[verb] if verb in _ABOVE else {"cli", "sweeping", "side_by_side"}
+    apart = _APART | _ABOVE[verb] if verb in _ABOVE else {"cli", "sweeping", "comparison"}
     digest = hashlib.sha256(smetric_model.__version__.encode())
     sources = [p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart]
     for base, paths in ((root, sources), (data_dir(), list(_facts()))):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from smetric_model.errors import SolveError, SpecError, TraceError, UnstableError
-from smetric_model.outcome import Outcome
+from smetric_model.outcome import Outcome, unstable_outcome
 from smetric_model.scenario import Scenario
 from smetric_model.sweeping.store import Record, Verb
 
@@ -87,22 +87,8 @@ def failed(error: BaseException, status: str = "failed") -> Record:
 
 
 def _flags(task: Task, error: UnstableError) -> dict[str, Any]:
-    scenario, work = task.scenario, task.scenario.workload
-    flags: dict[str, Any] = {
-        "scenario_id": scenario.scenario_id,
-        "policy": scenario.router.policy,
-        "seed": scenario.seed,
-        "warmup_s": work.warmup_s,
-        "window_s": work.window_s,
-        "binding_resource": error.resource,
-        "valid": False,
-        "note": str(error),
-    }
-    if task.verb in ("predict", "simulate", "bound"):
-        flags["verb"] = task.verb
-    if work.rate_rps != "trace":
-        flags["arrival_rate_rps"] = work.rate_rps
-    return flags
+    verb = task.verb if task.verb in ("predict", "simulate", "bound") else ""
+    return _plain_row(unstable_outcome(task.scenario, str(verb), error))
 
 
 def _plain_row(result: Any) -> dict[str, Any]:

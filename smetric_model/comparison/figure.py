@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from smetric_model.side_by_side.run import Comparison
+    from smetric_model.comparison.run import Comparison
 
 __all__ = ["comparison_figure"]
 

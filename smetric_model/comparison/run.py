@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smetric_model.comparison.notes import notes_of
+from smetric_model.comparison.read import Item, rows_of
+from smetric_model.comparison.statistics import Difference, Test, difference, holm, interval
 from smetric_model.errors import SpecError
 from smetric_model.schema import Column, imbalance_schema_column, load_schema
-from smetric_model.side_by_side.notes import notes_of
-from smetric_model.side_by_side.read import Item, rows_of
-from smetric_model.side_by_side.statistics import Difference, Test, difference, holm, interval
 
 if TYPE_CHECKING:
     import pandas as pd

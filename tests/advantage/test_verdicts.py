@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smetric_model.comparison import relative_advantage, verdict
+from smetric_model.advantage import relative_advantage, verdict
 from smetric_model.errors import SpecError
 
 tps = st.floats(0, 1e6)

@@ -13,9 +13,9 @@ from scipy import stats
 
 from smetric_model import Outcome, Scenario, compare, predict, sweep
 from smetric_model.cli.compare import command
+from smetric_model.comparison.figure import comparison_figure
+from smetric_model.comparison.statistics import difference, holm, interval
 from smetric_model.errors import SpecError
-from smetric_model.side_by_side.figure import comparison_figure
-from smetric_model.side_by_side.statistics import difference, holm, interval
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from smetric_model import Scenario, advantage, predict
+from smetric_model.advantage import BASELINES, COORDINATES, MECHANISMS, mechanisms
+from smetric_model.advantage.mechanisms import Solved, values_of_mixtures
+from smetric_model.advantage.saturation import rough_capacity_rps, surely_saturates
 from smetric_model.analytic.demand import demand_of
 from smetric_model.analytic.predict import cluster_form, steady_rate_rps
-from smetric_model.comparison import BASELINES, COORDINATES, MECHANISMS, mechanisms
-from smetric_model.comparison.mechanisms import Solved, values_of_mixtures
-from smetric_model.comparison.saturation import rough_capacity_rps, surely_saturates
 from smetric_model.errors import SpecError, UnstableError
 from smetric_model.workload.synthesis import generate, preset_parameters
 

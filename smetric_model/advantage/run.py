@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from smetric_model.comparison.coordinates import coordinates
-from smetric_model.comparison.mechanisms import MECHANISMS, Solved, mechanisms
-from smetric_model.comparison.verdicts import (
+from smetric_model.advantage.coordinates import coordinates
+from smetric_model.advantage.mechanisms import MECHANISMS, Solved, mechanisms
+from smetric_model.advantage.verdicts import (
     FLOOR,
     TIE_RATIO,
     Verdict,
@@ -65,7 +65,7 @@ class Advantage:
     baseline : str
         The best of the others: most tokens within SLO.
     verdict : {"win", "tie", "lose", "none"}
-        See :func:`~smetric_model.comparison.verdicts.verdict`; ``none`` also where the closed form
+        See :func:`~smetric_model.advantage.verdicts.verdict`; ``none`` also where the closed form
         found no answer for the policy, or for any of the others.
     advantage_ratio : float
         Mean over seeds of (own − best) ÷ max(best, a tenth of what is offered).
@@ -84,7 +84,7 @@ class Advantage:
         The largest of them in the verdict's direction; ``saturates: RESOURCE`` where one of the
         two has no steady state; empty for a tie and without mechanisms.
     coordinates : dict of str to float
-        Where the scenario lies (:data:`~smetric_model.comparison.coordinates.COORDINATES`);
+        Where the scenario lies (:data:`~smetric_model.advantage.coordinates.COORDINATES`);
         empty where disaggregated.
     note : str
         What a reader must know.
@@ -211,9 +211,9 @@ def _predicted(
 ) -> Advantage:
     import pandas as pd
 
+    from smetric_model.advantage.saturation import surely_saturates
     from smetric_model.analytic.cluster_outcome import outcome_of
     from smetric_model.analytic.predict import cluster_form, steady_rate_rps
-    from smetric_model.comparison.saturation import surely_saturates
 
     colocated = scenario.cluster.serving == "colocated"
     solved: dict[str, Solved] = {}

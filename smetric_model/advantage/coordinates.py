@@ -64,12 +64,12 @@ def coordinates(scenario: Scenario, demand: Demand, rate_rps: float) -> dict[str
     SpecError
         If the cluster is disaggregated.
     """
+    from smetric_model.advantage.saturation import rough_capacity_rps
     from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
     from smetric_model.analytic.memory import kv_bytes_per_token
     from smetric_model.analytic.predict import Prediction, cluster_form
     from smetric_model.analytic.step_model import step_model
     from smetric_model.analytic.step_time import step_time_s
-    from smetric_model.comparison.saturation import rough_capacity_rps
 
     if scenario.cluster.serving != "colocated":
         raise SpecError(
