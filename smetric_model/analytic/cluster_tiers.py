@@ -360,8 +360,8 @@ class LocalTier:
         result = None
         turns = 3
         if start is not None and abs(start.mean_stay - mean_stay) >= _STEADY:
-            # from the answer to nearly the same question one step is enough: others follow
-            mean_stay, stored, turns = start.mean_stay, self._inflow(start), 1
+            # (a single step would lag behind by a round, and rounds would swing)
+            mean_stay, stored, turns = start.mean_stay, self._inflow(start), 2
         for _ in range(turns):
             result = self._hits(
                 rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
