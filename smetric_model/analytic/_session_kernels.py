@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["common_blocks", "found", "order_of", "prefix_held", "returns", "sorted_within"]
+__all__ = ["common_blocks", "found", "order_of", "returns", "sorted_within"]
 
 
 @njit(cache=True)
@@ -53,7 +53,6 @@ def found(  # type: ignore[no-untyped-def]
     back,
     ties,
     everywhere,
-    met,
     rule,
     result,
 ):
@@ -63,8 +62,7 @@ def found(  # type: ignore[no-untyped-def]
     (nodes, n): the share of its shared prefix that an instance holds by chance, and the one where
     the request lands.  ``back`` weighs older copies where it lands, ``ties`` the latest turn that
     was elsewhere.  ``everywhere``: P(a prefix counts as held by all | an instance holds it with
-    chance 0, 1/m, … 1).  ``met``, if not empty: the one instance that each request meets.
-    ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
+    chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
     shared, needs own, ties count, block, engine block, instances.  ``result`` (7, n): stays, whole,
     part, landed, refused, tie moves, adrift; the parts are sums, not means.
     """
@@ -75,16 +73,13 @@ def found(  # type: ignore[no-untyped-def]
     rows, n = own.shape
     older, tied_of = np.zeros(nodes.size), np.zeros(nodes.size)
     looking = np.zeros(nodes.size, np.bool_)
-    first, last = 0, nodes.size
     for k in range(n):
-        if met.size:
-            first, last = met[k], met[k] + 1
         # older copies, a look at each for all instances at once
-        for z in range(first, last):
+        for z in range(nodes.size):
             older[z] = shared[k] * landing[z, k]
             tied_of[z] = 0.0
             looking[z] = True
-        still = last - first
+        still = nodes.size
         for r in range(rows - 1):
             if still == 0 or own[r + 1, k] <= 0.0:
                 break
@@ -93,7 +88,7 @@ def found(  # type: ignore[no-untyped-def]
             seen = min(max((end - passed) / length, 0.0), 1.0)
             adds = back[r] * private[r + 1, k] * seen
             as_long = looks > 0.0 and own[r + 1, k] >= own[0, k] - block
-            for z in range(first, last):
+            for z in range(nodes.size):
                 if not looking[z]:
                     continue
                 if passed > ages[z]:
@@ -107,8 +102,8 @@ def found(  # type: ignore[no-untyped-def]
         cold = 0.0
         if has_home[k]:
             cold = min(max((end - idle[0, k]) / length, 0.0), 1.0)
-        for z in range(first, last):
-            share, age = shares[z] if last - first > 1 else 1.0, ages[z]
+        for z in range(nodes.size):
+            share, age = shares[z], ages[z]
             elsewhere, tied = older[z], tied_of[z]
             if not has_home[k]:
                 result[3, k] += share * min(elsewhere, longest[k])
@@ -161,23 +156,6 @@ def found(  # type: ignore[no-untyped-def]
                 result[4, k] += share
             result[5, k] += share * moved
             result[6, k] += share * adrift
-    return 0
-
-
-@njit(cache=True)
-def prefix_held(first, part, tokens, hot, shared, met, out):  # type: ignore[no-untyped-def]
-    """Work out which share of its shared prefix the instance holds that each request meets.
-
-    ``first`` (n + 1,), ``part``, ``tokens``: parts of the prefix of each request, as the rows of a
-    sparse matrix.  ``hot`` (instances, parts): P(held).  ``out`` (instances, n): the share, at
-    ``met`` of each request.
-    """
-    for k in range(met.size):
-        z = met[k]
-        total = 0.0
-        for i in range(first[k], first[k + 1]):
-            total += tokens[i] * hot[z, part[i]]
-        out[z, k] = total / shared[k]
     return 0
 
 

@@ -402,7 +402,8 @@ class ColocatedCluster:
         self._before_token, self._shared_in_use = 0.3, 0.0
         self._steps_left = _MOST_STEPS
         stable = True
-        loaded = hits = None
+        loaded: LoadedInstance | None = None
+        hits: LocalHits | None = None
         rounds = 0
         for rounds in range(1, _ROUNDS + 1):
             hits = self.work.local.hits(
@@ -449,7 +450,7 @@ class ColocatedCluster:
                 notes.append(
                     f"the fixed point still moves by {change:.0%} a round: two states may be near"
                 )
-        if loaded is None or routed is None or not stable:
+        if hits is None or loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
         if not np.isfinite(loaded.mean_ttft_s()):
             resource = engine_resource(instance)

@@ -201,7 +201,6 @@ class ClusterDemand:
             self.window_s,
             pace,
             hits.mean_stay,
-            averaged=False,
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)

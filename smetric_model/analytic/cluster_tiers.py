@@ -53,7 +53,6 @@ _SAMPLE = 4_096  # requests behind the tiers' means
 _SPREAD = 5  # instances told apart by how much they get
 _AGES = 72  # characteristic times at which contents are tabulated
 _FEWEST = 1e-9
-_GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _STEADY = 2e-3  # change of the share that stays at which it has come to rest
 _BACK = np.array(TURNS_BACK, dtype=float)
 #: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
@@ -357,19 +356,17 @@ class LocalTier:
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
-        result = None
-        turns = 3
-        if start is not None and abs(start.mean_stay - mean_stay) >= _STEADY:
-            # (a single step would lag behind by a round, and rounds would swing)
-            mean_stay, stored, turns = start.mean_stay, self._inflow(start), 2
-        for _ in range(turns):
+        result = start
+        for turn in range(3 if start is None else 2):
+            if result is not None:
+                mean_stay, stored = result.mean_stay, self._inflow(result)
             result = self._hits(
                 rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
             )
             settled = abs(result.mean_stay - mean_stay) < _STEADY
-            if settled or not follow.any():
+            # what is stored follows from an answer: the first one has none
+            if (settled and (turn > 0 or start is not None)) or not follow.any():
                 break
-            mean_stay, stored = result.mean_stay, self._inflow(result)
         assert result is not None
         return result
 
@@ -445,7 +442,6 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         mean_stay: float,
-        averaged: bool = True,
     ) -> FloatArray:
         """Return what each request finds, averaged over instances of different load.
 
@@ -461,9 +457,6 @@ class LocalTier:
             Tokens that a request adds to the tier [tokens].
         mean_stay : float
             Share of the follow-ups that stay.
-        averaged : bool
-            False: each request meets one of those instances alone, as often as they get requests:
-            means over many requests are the same.
 
         Returns
         -------
@@ -480,7 +473,6 @@ class LocalTier:
         if not rule.seeks_hits:
             # of those that leave, few come to where the session has been before
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
-        met = np.zeros(0, np.int64) if averaged else self._met(spread.shares)
         rates = own_rate * self.part_ratio
         has_shared = np.maximum(self.shared, _FEWEST)
         kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
@@ -489,13 +481,6 @@ class LocalTier:
 
         def present(factor: FloatArray) -> FloatArray:
             hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
-            if met.size:
-                held = np.zeros((seen.size, self.prompt.size))
-                parts = self._parts
-                _session_kernels.prefix_held(
-                    parts.indptr, parts.indices, parts.data, hot, has_shared, met, held
-                )
-                return held
             return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
 
         nothing = np.zeros((spread.ages.size, self.prompt.size))
@@ -526,7 +511,6 @@ class LocalTier:
             back,
             runs,
             _held_by_all(instances),
-            met,
             (
                 rule.stay,
                 rule.stay_without,
@@ -541,12 +525,6 @@ class LocalTier:
             result,
         )
         return result
-
-    def _met(self, shares: FloatArray) -> NDArray[np.int64]:
-        """One of the instances of different load for each request, evenly spread over them."""
-        lots = (np.arange(self.prompt.size) * _GOLDEN) % 1.0
-        upto = np.cumsum(shares)
-        return np.searchsorted(upto[:-1] / upto[-1], lots, side="right").astype(np.int64)
 
     def _keeps(
         self, rule: StayRule, home: FloatArray, present: FloatArray, own_shared: FloatArray

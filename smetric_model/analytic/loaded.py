@@ -566,7 +566,8 @@ class LoadedInstance:
         top = 5 * float(self._work_s.max()) + 20 * slowest
 
         turn = _turns(rows.size, _PARTS)
-        taken, own, intervals, weights = [], [], [], []
+        taken: list[NDArray[np.intp]] = []
+        own, intervals, weights = [], [], []
         for group in self.groups:
             steps_s = self._steps * self._own_step_s[group.batch]
             waits = [0.0] if group.blocked else self._bin_wait_s
