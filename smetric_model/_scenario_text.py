@@ -46,6 +46,8 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
     if origin in (Union, types.UnionType):
         parts = [part for part in get_args(annotation) if part is not type(None)]
         return " | ".join(_allowed(part, metadata) for part in parts)
+    if origin is tuple:  # each of a list
+        return _allowed(get_args(annotation)[0], [])
     if annotation is bool:
         return "true | false"
     if annotation is str:
@@ -115,6 +117,8 @@ def _problem(model: type[BaseModel], item: Any) -> str:
         return f"{dotted}: needed; allowed is {allowed(field)}" if field else f"{dotted}: needed"
     if field is not None and _is_list(field) and not isinstance(value, dict):
         return f"{dotted} = {value!r}: a list of tables is needed"
+    if field is not None and get_origin(field.annotation) is tuple and item["type"] == "tuple_type":
+        return f"{dotted} = {_written(value)}: a list is needed"
     if field is None or _section(field) is not None:
         return f"{dotted} = {value!r}: a table of keys is needed"
     text = f"{dotted} = {_written(value)}: allowed is {allowed(field)}"
@@ -173,7 +177,7 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
 
 def _is_list(field: FieldInfo) -> bool:
     """Whether a key holds any number of sections."""
-    return get_origin(field.annotation) is tuple
+    return get_origin(field.annotation) is tuple and _section(field) is not None
 
 
 def _words(annotation: Any) -> list[str]:

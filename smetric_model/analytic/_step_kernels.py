@@ -77,6 +77,8 @@ def _kernels(version: int) -> tuple[Any, Any, Any]:
             chunk = max(budget - d[i], 1.0)
             done = 0.0
             index = 0
+            if new[i] > 0.0:
+                result[i] = model.request_s
             while new[i] > done:
                 now = min(chunk, new[i] - done)
                 result[i] += _one_step(model, now, c[i] + done, d[i], context[i])

@@ -19,6 +19,10 @@ __all__ = ["Efficiencies", "get_efficiencies"]
 _SAME_KERNELS = {"fp16": "bf16", "int8": "fp8", "fp32": "bf16"}
 
 
+#: 0 where a fit does not give them
+_OPTIONAL = ("sampled_token_s", "request_engine_s", "request_wait_steps")
+
+
 @dataclass(frozen=True)
 class Efficiencies:
     """How close an engine's kernels come to the roofline of a GPU, and its fixed costs.
@@ -68,6 +72,13 @@ class Efficiencies:
     sampled_token_s : float
         What each sequence adds to a step beyond the kernels' work: sampling, detokenising and
         sending its token, where that does not run beside the GPU [s]; optional, 0.
+    request_engine_s : float
+        What a request adds to the engine's steps: the share of its host work that runs on the
+        processor of the steps, or between them [s]; optional, 0.
+    request_wait_steps : float
+        Decode steps under way that a request waits through before it is scheduled: where steps
+        are scheduled ahead of time, or a tier's answer is only looked at between steps;
+        optional, 0.
     provenance : mapping of str to str
         Where each number comes from.
     fitted_for : str
@@ -102,6 +113,8 @@ class Efficiencies:
     fitted_for: str
     carried_over: bool = False
     sampled_token_s: float = 0.0
+    request_engine_s: float = 0.0
+    request_wait_steps: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -154,7 +167,8 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     Parameters
     ----------
     gpu_name : str
-        Catalog name of the GPU.
+        Catalog name of the GPU, or the path of a file of one's own (``.toml``), whose tables
+        ``[efficiencies.vllm]`` … have the keys of ``data/efficiencies.toml``.
     engine : str
         ``vllm`` or ``sglang``.
 
@@ -165,10 +179,10 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     Raises
     ------
     SpecError
-        If the engine is not known.
+        If the engine is not known, or a file has efficiencies of other engines only.
     """
-    if gpu_name.endswith(".toml"):
-        own = read_toml(gpu_name).get("efficiencies", {})
+    own = read_toml(gpu_name).get("efficiencies") if gpu_name.endswith(".toml") else None
+    if own is not None:
         if engine not in own:
             known = ", ".join(sorted(own)) or "none"
             raise SpecError(f"{gpu_name}: no [efficiencies.{engine}]; known: {known}")
@@ -188,7 +202,7 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
 
 def _from_table(table: dict[str, Any], fitted_for: str) -> Efficiencies:
     names = {field.name for field in fields(Efficiencies)} - {"fitted_for", "carried_over"}
-    missing = names - set(table) - {"sampled_token_s"}
+    missing = names - set(table) - set(_OPTIONAL)
     unknown = set(table) - names - {"fit"}
     if missing or unknown:
         raise SpecError(

@@ -114,7 +114,8 @@ def prefill_time_s(
     Returns
     -------
     float or ndarray
-        Sum of the step times [s], of the broadcast shape.
+        Sum of the step times [s], with what the request itself adds to them; of the broadcast
+        shape.
     """
     new, context, batch, decode_context = np.broadcast_arrays(
         *(
@@ -140,6 +141,7 @@ def prefill_time_s(
             batch[active],
             decode_context[active],
         )
+    total += np.where(new > 0, model.request_s, 0.0)
     return total.reshape(shape) if shape else float(total[0])
 
 

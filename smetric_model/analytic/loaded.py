@@ -186,6 +186,7 @@ class LoadedInstance:
             stretch = min(stretch, max(0.999 / self.prefill_load, 1.0))
         load = min(self.prefill_load, 0.999)
         self._under_way_s = (1 + 2 * load) * decode_s / (2 * (1 - load))
+        self._under_way_s += instance.model.wait_steps * decode_s
         self._shared_s = 0.5 * (self._chunk_s + decode_s)  # most that later arrivals add
         # of an arrival's work no more than the rest of the budget is shared
         fills = float(np.minimum(work, self._shared_s).mean() / max(work.mean(), 1e-12))

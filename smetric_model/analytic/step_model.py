@@ -162,6 +162,8 @@ def step_model(instance: InstanceSpec, efficiencies: Efficiencies | None = None)
         graph_capture_tokens=float(fitted.graph_capture_tokens)
         if instance.mode == "graph"
         else 0.0,
+        request_s=fitted.request_engine_s,
+        wait_steps=fitted.request_wait_steps,
     )
 
 

@@ -86,6 +86,9 @@ class StepModel(NamedTuple):
     gap_s: float  #: gaps between kernels, per step
     eager_launch_s: float  #: CPU time to launch one step
     graph_capture_tokens: float  #: 0 in eager mode
+    request_s: float = 0.0  #: what a request adds to the steps that prefill it, once
+    #: decode steps under way that a request waits through before it is scheduled
+    wait_steps: float = 0.0
 
 
 def experts_touched(experts: Any, experts_per_token: Any, tokens: Any) -> Any:

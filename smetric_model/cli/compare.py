@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,6 +48,16 @@ __all__ = ["command"]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Figure: .svg, .png or .pdf.",
 )
+@click.option(
+    "--paper",
+    help="Set-up of the SMetric paper whose figures stand beside: colocated-30b, colocated-235b,"
+    " prefill-30b.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for a page (compare.html) that needs nothing else, and the tidy table.",
+)
 @json_option
 def command(
     files: tuple[Path, ...],
@@ -59,6 +68,8 @@ def command(
     test: str,
     csv: Path | None,
     plot: Path | None,
+    paper: str | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Lay outcomes side by side.
@@ -77,6 +88,7 @@ def command(
         quantities=list(quantities) or None,
         confidence=confidence,
         test=test,  # type: ignore[arg-type]
+        paper=paper,
     )
     if csv is not None:
         found.table.to_csv(csv, index=False)
@@ -86,6 +98,11 @@ def command(
 
         comparison_figure(found).savefig(plot, dpi=150)
         click.echo(f"figure: {plot}", err=True)
+    if out is not None:
+        from smetric_model.comparison.report import write_comparison_report
+
+        page = write_comparison_report(found, out)
+        click.echo(f"report: {page}", err=True)
     if as_json:
         echo_json(found.to_dict())
     else:
@@ -93,6 +110,8 @@ def command(
 
 
 def _print(found: Comparison) -> None:
+    from smetric_model.comparison.words import cell, reading
+
     for condition, part in found.table.groupby("condition", sort=False):
         for group, lines in part.groupby("group", sort=False):
             title = ", ".join(text for text in (str(group), str(condition)) if text)
@@ -101,46 +120,34 @@ def _print(found: Comparison) -> None:
                 unit = str(each["unit"].iloc[0])
                 by_name = {str(line["name"]): line for line in each.to_dict("records")}
                 label = str(quantity) + (f" [{unit}]" if unit not in ("", "ratio") else "")
-                rows.append([label, *(_cell(by_name.get(name), unit) for name in found.names)])
+                rows.append([label, *(cell(by_name.get(name), unit) for name in found.names)])
             print_table(title.capitalize(), ["", *found.names], rows)
-    echo_wrapped(
-        f"baseline: {found.baseline}; ± half of the {found.confidence:.0%} interval over seeds;"
-        " differences of shares in points, of all else relative"
-    )
-    if _tested(found.table):
-        echo_wrapped(
-            f"= tie: below noise ({found.confidence:.0%}, Holm's correction over the quantities of"
-            " each name); no sign: not tested, fewer than two seeds"
-        )
-    else:
-        echo_wrapped("nothing is tested: that needs two seeds or more of each")
+    if found.paper is not None:
+        _print_paper(found.paper)
+    for line in reading(found):
+        echo_wrapped(line)
     for note in found.notes:
         echo_wrapped(f"note: {note}")
 
 
-def _tested(table: pd.DataFrame) -> bool:
-    return bool(table["verdict"].isin(["tie", "higher", "lower"]).any())
+def _print_paper(paper: pd.DataFrame) -> None:
+    from smetric_model.comparison.words import paper_lines
 
-
-def _cell(line: dict[Any, Any] | None, unit: str) -> str:
-    if line is None or not line["count"]:
-        return "-"
-    text = _number(line["mean"], unit)
-    if not math.isnan(line["low"]):
-        text += f" ±{_number((line['high'] - line['low']) / 2, unit)}"
-    if line["verdict"] == "baseline" or math.isnan(line["difference"]):
-        return text
-    if line["verdict"] == "tie":
-        return f"{text}  ="
-    if unit == "ratio" and not str(line["quantity"]).startswith("imbalance"):
-        away = f"{100 * line['difference']:+.2f} pt"
-    elif math.isnan(line["relative_difference"]):
-        away = f"{line['difference']:+.3g}"
-    else:
-        away = f"{line['relative_difference']:+.1%}"
-    sign = {"higher": " ▲", "lower": " ▼"}.get(line["verdict"], "")
-    return f"{text}  {away}{sign}"
-
-
-def _number(value: float, unit: str) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if paper.empty:
+        echo_wrapped("The paper has no figure of these policies and quantities for that cluster.")
+        return
+    conditions, lines = paper_lines(paper)
+    print_table(
+        "Beside the paper",
+        ["claim", "quantity", "name", "paper", *(condition or "here" for condition in conditions)],
+        [
+            [
+                f"{line['claim']} {line['figure']}",
+                f"{line['quantity']} ({line['setting']})",
+                line["name"],
+                f"{line['paper']}" + (f" ({line['tolerance']})" if line["tolerance"] else ""),
+                *(f"{text} {agrees}".rstrip() for text, agrees in line["here"]),
+            ]
+            for line in lines
+        ],
+    )

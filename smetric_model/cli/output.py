@@ -66,8 +66,11 @@ def percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.1%}"
 
 
-def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+def print_table(
+    title: str, columns: list[str], rows: list[list[str]], *, frame: bool = True
+) -> None:
     """Print a table to stdout; the first column is text, the others are right-aligned."""
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -76,7 +79,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     # The title stands above, since rich would wrap it at the width of a narrow table.
     console = Console()
     console.print(Text(title, style="bold"))
-    table = Table()
+    table = Table(box=box.HEAVY_HEAD if frame else box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         table.add_column(Text(column), justify="left" if index == 0 else "right")
     for row in rows:

@@ -61,7 +61,9 @@ def rows_of(items: Item | Iterable[Item] | Mapping[str, Item]) -> pd.DataFrame:
             frame = item.copy()
         else:
             raise SpecError(f"compare: {name}: an Outcome, a table or a file, not {item!r}")
-        frames.append(frame.assign(source=name))
+        frame = frame.drop(columns="source", errors="ignore")
+        source = pd.Series(name, index=frame.index, name="source", dtype=object)
+        frames.append(pd.concat([frame, source], axis=1))
     if not frames or not sum(map(len, frames)):
         raise SpecError("compare: no rows to compare")
     for (name, _), frame in zip(named, frames, strict=True):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smetric_model.comparison.notes import notes_of
+from smetric_model.comparison.paper import paper_table
 from smetric_model.comparison.read import Item, rows_of
 from smetric_model.comparison.statistics import Difference, Test, difference, holm, interval
 from smetric_model.errors import SpecError
@@ -68,6 +69,9 @@ class Comparison:
         Of the intervals; a difference whose corrected p exceeds 1 − confidence is a tie.
     notes : tuple of str
         What makes the compared unlike, beyond their names.
+    paper : DataFrame or None
+        The paper's figures beside ours (:func:`~smetric_model.comparison.paper.paper_table`), where
+        they were asked for.
     """
 
     table: pd.DataFrame
@@ -76,6 +80,7 @@ class Comparison:
     conditions: tuple[str, ...]
     confidence: float
     notes: tuple[str, ...] = field(default=())
+    paper: pd.DataFrame | None = None
 
     @property
     def baseline(self) -> str:
@@ -89,7 +94,8 @@ class Comparison:
         -------
         dict
         """
-        return {
+        paper = {} if self.paper is None else {"paper": self.paper.to_dict("records")}
+        return paper | {
             "by": list(self.by),
             "baseline": self.baseline,
             "names": list(self.names),
@@ -108,6 +114,7 @@ def compare(
     quantities: Sequence[str] | None = None,
     confidence: float = 0.95,
     test: Test = "t",
+    paper: str | None = None,
 ) -> Comparison:
     """Lay outcomes side by side.
 
@@ -126,6 +133,8 @@ def compare(
         Of the intervals and of the verdicts.
     test : {"t", "wilcoxon"}
         Paired t, or Welch's where seeds differ; or the signed ranks, and Mann-Whitney's.
+    paper : str, optional
+        Set-up of the SMetric paper (``colocated-30b`` ...) whose figures stand beside.
 
     Returns
     -------
@@ -139,6 +148,16 @@ def compare(
     Notes
     -----
     p values are corrected by Holm's method over the quantities of each name and condition.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, compare, predict
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> larger = scenario.replace(**{"cluster.instances": 64, "name": "larger"})
+    >>> answers = {"now": predict(scenario), "larger": predict(larger)}
+    >>> shown = compare(answers, quantities=["ttft_p*"])
+    >>> shown.names, sorted(set(shown.table["quantity"]))
+    (('now', 'larger'), ['ttft_p50_s', 'ttft_p90_s', 'ttft_p95_s', 'ttft_p99_s'])
     """
     import pandas as pd
 
@@ -209,7 +228,10 @@ def compare(
         ignore_index=True,
     )
     notes = notes_of(rows, names, keys, conditions)
-    return Comparison(table, tuple(names), tuple(keys), tuple(conditions), confidence, tuple(notes))
+    beside = None if paper is None else paper_table(rows, paper)
+    return Comparison(
+        table, tuple(names), tuple(keys), tuple(conditions), confidence, tuple(notes), beside
+    )
 
 
 def _by(rows: pd.DataFrame, by: str | Sequence[str] | None) -> list[str]:

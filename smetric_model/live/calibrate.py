@@ -1,12 +1,13 @@
 r"""From measurements of running engines to a GPU file: the hardware as the model needs it.
 
 The instance model's own form is fitted, the roofline by operator group of
-:mod:`smetric_model.analytic.step_time`, with ten numbers: seconds per FLOP of matrices and of
+:mod:`smetric_model.analytic.step_time`, with twelve numbers: seconds per FLOP of matrices and of
 attention, seconds per byte of weights and of KV, a fixed cost of a step, one of a sequence in it,
-one of a request and of a prompt token, and one of a fetch with its rate.  What is minimised is the
-mean square of :math:`\ln(\mathrm{model}/\mathrm{measured})` over medians of repeats.  The peak
-rates in the file are the best rates found: there is no data sheet of a core to compare with, and
-only the products of peak and efficiency enter a step's time.
+one of a request and of a prompt token before the engine takes it up, one of a request that holds
+up the engine, the decode steps that a request waits through, and one of a fetch with its rate.
+What is minimised is the mean square of :math:`\ln(\mathrm{model}/\mathrm{measured})` over medians
+of repeats.  The peak rates in the file are the best rates found: there is no data sheet of a core
+to compare with, and only the products of peak and efficiency enter a step's time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from smetric_model.errors import LiveError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from smetric_model.catalog.instance import InstanceSpec
     from smetric_model.catalog.llm import Llm
 
 __all__ = ["ENGINE", "Calibration", "fit", "write_gpu_file"]
@@ -39,10 +39,12 @@ _NAMES = (
     "sampled_token_s",
     "request_s",
     "request_s_per_token",
+    "request_engine_s",
+    "request_wait_steps",
 )
-_START = (1e11, 2e10, 2e10, 2e10, 2e-3, 1e-4, 5e-3, 1e-6)
-_LOW = (1e8, 1e7, 1e8, 1e8, 1e-6, 1e-9, 1e-6, 1e-10)
-_HIGH = (1e18, 1e18, 1e15, 1e15, 1.0, 1e-1, 1.0, 1e-3)
+_START = (1e11, 2e10, 2e10, 2e10, 2e-3, 1e-4, 5e-3, 1e-6, 2e-3, 0.3)
+_LOW = (1e8, 1e7, 1e8, 1e8, 1e-6, 1e-9, 1e-6, 1e-10, 1e-7, 1e-3)
+_HIGH = (1e18, 1e18, 1e15, 1e15, 1.0, 1e-1, 1.0, 1e-3, 1.0, 1e2)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Calibration:
         The fitted numbers, by name and unit.
     points : DataFrame
         A line a point (median of repeats and engines): ``kind``, ``tokens``, ``batch``,
-        ``hit_tokens``, ``held_out``, ``measured_s``, ``spread_ratio`` (half of the range of the
-        middle half over the median), ``model_s``, ``error_ratio``.
+        ``context_tokens``, ``hit_tokens``, ``held_out``, ``measured_s``, ``spread_ratio`` (half
+        of the range of the middle half over the median), ``model_s``, ``error_ratio``.
     """
 
     numbers: dict[str, float]
@@ -119,6 +121,8 @@ def _gpu_tables(
                 "dram_fetch_s": fetch_s,
                 "rdma_fetch_s": fetch_s,
                 "sampled_token_s": numbers["sampled_token_s"],
+                "request_engine_s": numbers["request_engine_s"],
+                "request_wait_steps": numbers["request_wait_steps"],
                 "provenance": {"all": source},
             }
         },
@@ -174,30 +178,33 @@ def _model_s(
     points: pd.DataFrame, numbers: dict[str, float], llm: Llm, block_tokens: int, budget: int
 ) -> NDArray[np.float64]:
     """Return the instance model's time of each point [s]."""
-    from smetric_model.analytic.latency import prefill_time_s
+    from smetric_model.analytic.latency import prefill_steps, prefill_time_s
     from smetric_model.analytic.memory import kv_bytes_per_token
     from smetric_model.analytic.step_model import step_model
     from smetric_model.analytic.step_time import step_time_s
 
-    instance: InstanceSpec
     instance, fitted = _instance(numbers, llm, block_tokens, budget)
     model = step_model(instance, fitted)
     kind = points["kind"].to_numpy()
-    tokens, batch = points["tokens"].to_numpy(float), points["batch"].to_numpy(float)
-    hit = points["hit_tokens"].to_numpy(float)
-    seconds = np.zeros(len(points))
-    decode = kind == "decode"
-    seconds[decode] = step_time_s(model, 0, 0, batch[decode], tokens[decode])
-    first = ~decode
-    seconds[first] = (
-        fitted.request_host_s
-        + fitted.request_host_s_per_token * tokens[first]
-        + prefill_time_s(model, tokens[first] - hit[first], hit[first], budget)
+    tokens, batch, context, hit = (
+        points[name].to_numpy(float) for name in ("tokens", "batch", "context_tokens", "hit_tokens")
     )
+    decode, beside, late = (kind == name for name in ("decode", "beside", "late"))
+    batch = np.where(beside | late | decode, batch, 0.0)
+    step = np.asarray(step_time_s(model, 0, 0, batch, np.where(decode, tokens, context)))
+    others = np.where(decode, 0.0, batch)
+    prefill = np.asarray(prefill_time_s(model, tokens - hit, hit, budget, others, context))
+    host = fitted.request_host_s + fitted.request_host_s_per_token * tokens
+    # one that comes at any time finds half a step to go
+    seconds = host + (0.5 + fitted.request_wait_steps) * step + prefill
+    seconds = np.where(
+        beside, prefill - prefill_steps(tokens - hit, budget, others) * step, seconds
+    )
+    seconds = np.where(decode, step, seconds)
     fetch = kind == "fetch"
     rate = numbers.get("fetch_bytes_per_s", np.inf)
-    seconds[fetch] += fitted.dram_fetch_s + hit[fetch] * kv_bytes_per_token(instance) / rate
-    return seconds
+    fetched = fitted.dram_fetch_s + hit * kv_bytes_per_token(instance) / rate
+    return np.asarray(seconds + np.where(fetch, fetched, 0.0))
 
 
 def fit(measured: pd.DataFrame, llm: Llm, block_tokens: int, token_budget: int) -> Calibration:
@@ -224,7 +231,7 @@ def fit(measured: pd.DataFrame, llm: Llm, block_tokens: int, token_budget: int) 
     """
     from scipy.optimize import least_squares
 
-    keys = ["kind", "tokens", "batch", "held_out"]
+    keys = ["kind", "tokens", "batch", "context_tokens", "held_out"]
     grouped = measured.groupby(keys)
     points = grouped.agg(
         measured_s=("seconds", "median"),
@@ -235,7 +242,8 @@ def fit(measured: pd.DataFrame, llm: Llm, block_tokens: int, token_budget: int) 
     points["spread_ratio"] = (points["high"] - points["low"]) / 2 / points["measured_s"]
     points = points.drop(columns=["low", "high"])
     used = points[~points["held_out"]]
-    steps = used[used["kind"] != "fetch"]
+    # what a prompt costs others may be less than the noise
+    steps = used[(used["kind"] != "fetch") & (used["measured_s"] > 1e-3)]
     if len(steps) < len(_NAMES):
         raise LiveError(f"{len(steps)} points measured: at least {len(_NAMES)} are needed")
 

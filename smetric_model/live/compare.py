@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from smetric_model.live.validation import Validation
     from smetric_model.live.validation_spec import Targets
 
-__all__ = ["QUANTITIES", "comparison", "cpu_table", "verdict"]
+__all__ = ["QUANTITIES", "comparison", "cpu_table", "speed_ratios", "speed_table", "verdict"]
 
-#: column of the outcome -> (kind of target, name for people)
-QUANTITIES: dict[str, tuple[str, str]] = {
-    "total_tps": ("tps", "tokens/s"),
-    "output_tps": ("tps", "output tokens/s"),
-    "ttft_p50_s": ("latency", "TTFT, median [s]"),
-    "tpot_p50_s": ("latency", "TPOT, median [s]"),
-    "local_ratio": ("ratio", "local hits / prompt tokens"),
-    "global_ratio": ("ratio", "global hits / prompt tokens"),
-    "recomputed_ratio": ("ratio", "recomputed / prompt tokens"),
-    "return_to_first_ratio": ("ratio", "return to first"),
+#: column of the outcome -> (kind of target, name for people, the same where room is short)
+QUANTITIES: dict[str, tuple[str, str, str]] = {
+    "total_tps": ("tps", "tokens/s", "tokens/s"),
+    "output_tps": ("tps", "output tokens/s", "output tokens/s"),
+    "ttft_p50_s": ("latency", "TTFT, median [s]", "TTFT, median"),
+    "tpot_p50_s": ("latency", "TPOT, median [s]", "TPOT, median"),
+    "local_ratio": ("ratio", "local hits / prompt tokens", "local hits"),
+    "global_ratio": ("ratio", "global hits / prompt tokens", "global hits"),
+    "recomputed_ratio": ("ratio", "recomputed / prompt tokens", "recomputed"),
+    "return_to_first_ratio": ("ratio", "return to first", "return to first"),
 }
 
 
@@ -84,6 +84,55 @@ def _target(targets: Targets, kind: str, verb: str) -> float:
     return float(getattr(targets, f"{kind}_{verb}", math.nan))
 
 
+def speed_table(validation: Validation) -> pd.DataFrame:
+    """Return the points that were measured again, beside the calibration.
+
+    Parameters
+    ----------
+    validation : Validation
+        With a calibration in its folder.
+
+    Returns
+    -------
+    DataFrame
+        ``kind``, ``tokens``, ``batch``, ``calibration_s`` and ``later_s`` (medians), and
+        ``ratio`` of the second to the first; no lines where nothing was measured again.
+    """
+    import pandas as pd
+
+    names = ["kind", "tokens", "batch"]
+    path = validation.folder / "rechecks.parquet"
+    if not path.exists():
+        return pd.DataFrame(columns=[*names, "calibration_s", "later_s", "ratio"])
+    points = pd.read_parquet(validation.folder / "calibration-points.parquet")
+    first = points.groupby(names)["measured_s"].median().rename("calibration_s")
+    again = pd.read_parquet(path).groupby(names)["seconds"].median().rename("later_s")
+    table = pd.concat([first, again], axis=1, join="inner").reset_index()
+    return table.assign(ratio=table["later_s"] / table["calibration_s"])
+
+
+def speed_ratios(validation: Validation) -> dict[str, float]:
+    """Return how much longer what decides TTFT and TPOT takes than at the calibration.
+
+    Parameters
+    ----------
+    validation : Validation
+        With a calibration in its folder.
+
+    Returns
+    -------
+    dict of str to float
+        ``ttft_p50_s``: median over new prompts, ``tpot_p50_s``: over decode steps; NaN where
+        nothing was measured again.
+    """
+    table = speed_table(validation)
+    kinds = {"ttft_p50_s": "prefill", "tpot_p50_s": "decode"}
+    return {
+        column: float(table.loc[table["kind"] == kind, "ratio"].median())
+        for column, kind in kinds.items()
+    }
+
+
 def comparison(validation: Validation) -> pd.DataFrame:
     """Return one line a policy and quantity.
 
@@ -97,18 +146,21 @@ def comparison(validation: Validation) -> pd.DataFrame:
     DataFrame
         ``policy``, ``quantity``, ``repeats``, ``measured`` (mean), ``cv``, then for ``simulated``
         and ``predicted`` the answer, its error, what is allowed and the verdict; ``bound`` for
-        tokens/s.  Replays in which something failed are left out.
+        tokens/s; ``speed_ratio`` of latencies, see :func:`speed_ratios`, and
+        ``simulated_error_at_speed``: the error if the model were slower or faster by half of
+        that, as the engines were on average.  Replays in which something failed are left out.
     """
     import pandas as pd
 
     predictions = json.loads((validation.folder / "predictions.json").read_text())["policies"]
     targets = validation.spec.targets
     lines = []
+    speeds = speed_ratios(validation)
     results = [r for r in validation.results() if r.summary["outcome"]["valid"]]
     for policy in dict.fromkeys(r.policy for r in results):
         outcomes = [r.summary["outcome"] for r in results if r.policy == policy]
         answers = predictions[policy]
-        for column, (kind, _) in QUANTITIES.items():
+        for column, (kind, *_) in QUANTITIES.items():
             values = [_number(outcome.get(column)) for outcome in outcomes]
             values = [value for value in values if not math.isnan(value)]
             mean = float(np.mean(values)) if values else math.nan
@@ -140,12 +192,19 @@ def comparison(validation: Validation) -> pd.DataFrame:
                 }
             bound = _number(answers["bound"].get(column)) if column == "total_tps" else math.nan
             line["bound"] = bound
+            line["speed_ratio"] = speeds.get(column, math.nan)
+            midway = math.sqrt(line["speed_ratio"])
+            line["simulated_error_at_speed"] = (
+                (1 + line["simulated_error"]) * midway - 1 if kind == "latency" else math.nan
+            )
             lines.append(line)
     return pd.DataFrame(lines)
 
 
 def cpu_table(validation: Validation) -> pd.DataFrame:
     """Return cores taken by each process inside the windows: mean over replays.
+
+    ``others`` is everything else on the machine.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ again: an interrupted validation goes on where it stopped.
 ``predictions.json``  simulation, closed form and bound, written before the first replay, with
                       the time and the hashes of what they were made from
 ``runs/POLICY-K/``    a replay: outcome, requests, CPU time, what went wrong
+``rechecks.parquet``  some points measured again, before replays that came later and after all
 ====================  ===========================================================================
 """
 
@@ -20,38 +21,39 @@ import hashlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smetric_model.errors import LiveError, SolveError, SpecError, UnstableError
+from smetric_model.errors import LiveError, SpecError
 from smetric_model.live.calibrate import Calibration, fit, write_gpu_file
-from smetric_model.live.compare import QUANTITIES
 from smetric_model.live.kv_watch import KvWatch
 from smetric_model.live.measure import COUNTERS, measured_outcome
-from smetric_model.live.microbenchmark import microbenchmark, router_cost_s
+from smetric_model.live.microbenchmark import FEW, microbenchmark, router_cost_s
+from smetric_model.live.model_answers import model_answers
 from smetric_model.live.replay import replay
 from smetric_model.live.rig import Rig
 from smetric_model.live.rig.engines import MODEL_NAME, free_port, read_metrics
-from smetric_model.live.rig.processes import RigProcess, start_process
+from smetric_model.live.rig.processes import (
+    RigProcess,
+    cpu_seconds,
+    machine_cpu_seconds,
+    start_process,
+    uninterrupted,
+)
 from smetric_model.live.validation_spec import (
     ValidationSpec,
     build_workload,
-    jittered,
     scenario_for,
     vocabulary_of,
 )
 
 if TYPE_CHECKING:
-    from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
     from smetric_model.simulate.run import Simulation
-    from smetric_model.workload.trace import Trace
 
 __all__ = ["RunResult", "Validation"]
 
@@ -140,7 +142,9 @@ class Validation:
             self.rig.up(self.tell)
             self._note("engines_ready_s", time.monotonic() - begin)
             self._facts()
-            if not calibrated:
+            if calibrated:
+                self._recheck()
+            else:
                 self._calibrate()
             predicted = self._predict()
             for policy, repeat in wanted:
@@ -150,10 +154,12 @@ class Validation:
                 if gone:
                     raise LiveError(
                         f"{', '.join(gone)} ended during the replay; what was measured is kept"
+                        f" in {self._run_folder(policy, repeat)} (delete it to replay it again)"
                     )
+            if wanted:
+                self._recheck()
         finally:
-            with _uninterrupted():
-                self.rig.down()
+            self.rig.down()
         self._note("wall_s", time.monotonic() - begin)
 
     def _run_folder(self, policy: str, repeat: int) -> Path:
@@ -188,21 +194,25 @@ class Validation:
     # --- calibration ----------------------------------------------------------------------------
 
     def _calibrate(self) -> Calibration:
+        import pandas as pd
+
         from smetric_model.catalog.llm import get_llm
 
         spec = self.spec
         begin = time.monotonic()
         config = spec.engines.model_folder(self.rig.folder)
         vocabulary = vocabulary_of(config)
+        kept = self.folder / "calibration.parquet"
         measured = microbenchmark(
             self.rig,
             model=MODEL_NAME,
             vocabulary=vocabulary,
             repeats=spec.calibration_repeats,
             seed=spec.seed + int(time.time()),  # engines that run longer know older prompts
+            known=pd.read_parquet(kept) if kept.exists() else None,
+            keep=lambda table: table.to_parquet(kept),
             tell=self.tell,
         )
-        measured.to_parquet(self.folder / "calibration.parquet")
         llm = get_llm(str(config / "config.json"))
         found = fit(measured, llm, spec.engines.block_tokens, spec.engines.token_budget)
         router, url = self._start_router("round-robin", {}, self.folder)
@@ -222,6 +232,26 @@ class Validation:
         self._note("calibration_s", time.monotonic() - begin)
         write_gpu_file(self.folder / "gpu.toml", numbers, llm, 8192, source)
         return Calibration(numbers, found.points)
+
+    def _recheck(self) -> None:
+        """Measure a few points again, to see whether the engines are as fast as before."""
+        import pandas as pd
+
+        if not self.spec.recheck_repeats:
+            return
+        path = self.folder / "rechecks.parquet"
+        before = [pd.read_parquet(path)] if path.exists() else []
+        again = microbenchmark(
+            self.rig,
+            model=MODEL_NAME,
+            vocabulary=vocabulary_of(self.spec.engines.model_folder(self.rig.folder)),
+            repeats=self.spec.recheck_repeats,
+            seed=self.spec.seed + int(time.time()),
+            points=FEW,
+            tell=lambda text: self.tell(f"again: {text}"),
+        )
+        again = again.assign(written=datetime.now(UTC).isoformat())
+        pd.concat([*before, again], ignore_index=True).to_parquet(path)
 
     # --- the model's answers --------------------------------------------------------------------
 
@@ -247,7 +277,7 @@ class Validation:
             simulation = simulate_in_detail(scenario, trace)
             found[policy] = (scenario, simulation)
             if policy not in known["policies"]:
-                known["policies"][policy] = self._answers(scenario, trace, simulation)
+                known["policies"][policy] = model_answers(self.spec, scenario, trace, simulation)
                 added = True
         if added:
             known |= {"sources": sources, "written": datetime.now(UTC).isoformat()}
@@ -257,37 +287,6 @@ class Validation:
             (self.folder / "predictions.sha256").write_text(f"{digest}  predictions.json\n")
             self._note("model_s", time.monotonic() - begin)
         return found
-
-    def _answers(self, scenario: Scenario, trace: Trace, simulation: Simulation) -> dict[str, Any]:
-        import numpy as np
-
-        from smetric_model.analytic.predict import predict
-        from smetric_model.bound import BoundOptions, bound
-        from smetric_model.simulate import simulate
-
-        runs = [simulation.outcome]
-        for number in range(1, self.spec.simulations):
-            moved = jittered(trace, self.spec.jitter_s, number)
-            runs.append(simulate(scenario.replace(seed=number), moved))
-        several = {name: [run.number(name) for run in runs] for name in QUANTITIES}
-        answers: dict[str, Any] = {
-            "scenario_id": scenario.scenario_id,
-            "first_simulation": simulation.outcome.to_dict(),
-            "simulate": {name: float(np.nanmean(values)) for name, values in several.items()},
-            "simulations": several,
-        }
-        asks: dict[str, Callable[[], Outcome]] = {
-            "predict": partial(predict, scenario, trace=trace),
-            "bound": partial(
-                bound, scenario, trace, BoundOptions(timed=False), simulation=simulation
-            ),
-        }
-        for verb, ask in asks.items():
-            try:
-                answers[verb] = ask().to_dict()
-            except (SpecError, UnstableError, SolveError) as error:
-                answers[verb] = {"note": f"no answer: {error}"}
-        return answers
 
     # --- the replay -----------------------------------------------------------------------------
 
@@ -310,15 +309,20 @@ class Validation:
         path = folder / "router.toml"
         path.write_text(tomli_w.dumps(config))
         command = [sys.executable, "-c", "from smetric_model.cli import main; main()"]
-        router = start_process("router", [*command, "route", "--config", str(path)], folder)
+        with uninterrupted():
+            router = start_process("router", [*command, "route", "--config", str(path)], folder)
         url = f"http://127.0.0.1:{port}"
         end = time.monotonic() + 120.0  # the first start on a machine compiles
-        while not _answers(url):
-            if not router.alive or time.monotonic() > end:
-                tail = router.end_of_log()
+        try:
+            while not _answers(url):
+                if not router.alive or time.monotonic() > end:
+                    tail = router.end_of_log()
+                    raise LiveError(f"the router does not start; {router.log}:\n{tail}")
+                time.sleep(0.1)
+        except BaseException:
+            with uninterrupted():
                 router.stop()
-                raise LiveError(f"the router does not start; {router.log}:\n{tail}")
-            time.sleep(0.1)
+            raise
         return router, url
 
     def _replay(self, policy: str, repeat: int, model: tuple[Scenario, Simulation]) -> RunResult:
@@ -342,7 +346,8 @@ class Validation:
         def at_edge(edge: str) -> None:
             edges[edge] = {
                 "time": time.monotonic(),
-                "cpu_s": {**self.rig.cpu_s(), "router": _cpu(router)},
+                "cpu_s": {**self.rig.cpu_s(), "router": cpu_seconds(router.members())},
+                "machine": machine_cpu_seconds(),
                 "counters": self._counters(),
             }
             if edge == "begin":
@@ -370,7 +375,7 @@ class Validation:
             )
         finally:
             watch.stop()
-            with _uninterrupted():
+            with uninterrupted():
                 router.stop()
         begin, end = edges["begin"], edges["end"]
         window_s = end["time"] - begin["time"]
@@ -387,6 +392,8 @@ class Validation:
         outcome = measured_outcome(scenario, prepared, result, counted)
         cpu = {name: end["cpu_s"].get(name, 0.0) - taken for name, taken in begin["cpu_s"].items()}
         cpu["replayer"] = result.client_cpu_s
+        busy, stolen = (end["machine"][k] - begin["machine"][k] for k in (0, 1))
+        cpu["others"] = max(0.0, busy - sum(cpu.values()))
         lag = sorted(result.lag_s)
         summary = {
             "policy": policy,
@@ -396,6 +403,7 @@ class Validation:
             "counters": counted,
             "kv_events": watch.counts(),
             "cpu_s": cpu,
+            "stolen_s": stolen,
             "window_s": window_s,
             "lag_p99_s": lag[int(0.99 * (len(lag) - 1))] if lag else None,
             "ended": gone,
@@ -434,12 +442,6 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _cpu(process: RigProcess) -> float:
-    from smetric_model.live.rig.processes import cpu_seconds
-
-    return cpu_seconds(process.members())
-
-
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -452,18 +454,3 @@ def _salt(policy: str, repeat: int) -> int:
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value is not None}
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Any:
-    """Let an interrupt wait until everything has been ended."""
-    import signal
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -7,7 +7,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smetric_model.live.compare import QUANTITIES, comparison, cpu_table
+from smetric_model.live.compare import (
+    QUANTITIES,
+    comparison,
+    cpu_table,
+    speed_ratios,
+    speed_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,10 +21,16 @@ if TYPE_CHECKING:
 
     from smetric_model.live.validation import Validation
 
+#: change of the engines' speed above which errors of latencies are told to be doubtful
+LARGEST_DRIFT = 0.05
+
 __all__ = [
+    "LEGEND",
     "agreement_figure",
     "calibration_figure",
+    "narrow_rows",
     "report_rows",
+    "speed_sentence",
     "summary_sentence",
     "write_validation_report",
 ]
@@ -69,6 +81,58 @@ def report_rows(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             ]
         )
     return columns, rows
+
+
+#: what a table of a terminal's width says of a verdict
+MARKS = {"within": "", "outside": "*", "too noisy": "~", "one repeat": "1", "no target": ""}
+LEGEND = (
+    "*: outside its target; ~: too noisy to judge; 1: one repeat is not judged;"
+    " errors of ratios are differences."
+)
+
+
+def narrow_rows(table: pd.DataFrame, policy: str) -> tuple[list[str], list[list[str]]]:
+    """Return columns and lines of one policy's comparison for a terminal of 80 columns.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of :func:`smetric_model.live.compare.comparison`.
+    policy : str
+        Which lines.
+    """
+    columns = ["quantity", "measured", "CV", "simulated", "error", "predicted", "error"]
+    rows = []
+    for one in table[table["policy"] == policy].to_dict("records"):
+        column = one["quantity"]
+        row = [
+            QUANTITIES[column][2],
+            _shown(one["measured"], column),
+            "–" if math.isnan(one["cv"]) else f"{one['cv']:.0%}",
+        ]
+        for verb in ("simulated", "predicted"):
+            mark = MARKS.get(one[f"{verb}_verdict"], "")
+            row += [_shown(one[verb], column), _error(one[f"{verb}_error"], column) + mark]
+        rows.append(row)
+    return columns, rows
+
+
+def speed_sentence(validation: Validation) -> str:
+    """Say how fast the engines were after the replays; empty if that was not measured."""
+    speeds = speed_ratios(validation)
+    if any(math.isnan(value) for value in speeds.values()):
+        return ""
+    prefill, decode = speeds["ttft_p50_s"] - 1, speeds["tpot_p50_s"] - 1
+    text = (
+        f"Measured again after the calibration, prefill took {prefill:+.1%} and decode steps"
+        f" {decode:+.1%} of their time then"
+    )
+    if max(abs(prefill), abs(decode)) > LARGEST_DRIFT:
+        return (
+            f"{text}: more than {LARGEST_DRIFT:.0%}, so that errors of TTFT and TPOT are also"
+            " those of a machine that has changed."
+        )
+    return f"{text}."
 
 
 def agreement_figure(table: pd.DataFrame) -> Figure:
@@ -177,6 +241,7 @@ def write_validation_report(validation: Validation) -> Path:
         "facts": validation.facts,
         "comparison": json.loads(table.to_json(orient="records")),
         "cpu": json.loads(cpu_table(validation).to_json(orient="records")),
+        "speed": json.loads(speed_table(validation).to_json(orient="records")),
         "runs": [result.summary for result in results],
     }
     (folder / "report.json").write_text(json.dumps(content, indent=1))
@@ -240,7 +305,8 @@ def _page(validation: Validation, table: pd.DataFrame) -> str:
         {
             "title": "CPU by process",
             "reading": "Cores taken inside the windows, and their share of the engines' cores."
-            " Router, replayer and tier together should stay below 15 %.",
+            " Router, replayer and tier together should stay below 15 %; others: everything else"
+            " on the machine.",
             "columns": ["process", "cores", "share"],
             "rows": [
                 [one["process"], f"{one['cores']:.3f}", f"{one['share']:.1%}"]
@@ -248,6 +314,7 @@ def _page(validation: Validation, table: pd.DataFrame) -> str:
             ],
         },
         _calibration_table(points),
+        *_speed_tables(validation, table),
         {
             "title": "Replays",
             "reading": "Blocks by the engines' KV events; hits by their counters.",
@@ -297,6 +364,47 @@ def _calibration_table(points: pd.DataFrame) -> dict[str, Any]:
             for (kind, held), n, mean, high in grouped.itertuples()
         ],
     }
+
+
+def _speed_tables(validation: Validation, table: pd.DataFrame) -> list[dict[str, Any]]:
+    speeds = speed_table(validation)
+    if speeds.empty:
+        return []
+    latencies = [
+        one for one in table.to_dict("records") if one["quantity"] in ("ttft_p50_s", "tpot_p50_s")
+    ]
+    return [
+        {
+            "title": "The engines, measured again",
+            "reading": speed_sentence(validation),
+            "columns": ["kind", "tokens", "sequences", "calibration", "later", "ratio"],
+            "rows": [
+                [
+                    *(one["kind"], f"{one['tokens']}", f"{one['batch']}"),
+                    *(f"{one[name] * 1e3:.1f} ms" for name in ("calibration_s", "later_s")),
+                    f"{one['ratio']:.3f}",
+                ]
+                for one in speeds.to_dict("records")
+            ],
+        },
+        {
+            "title": "Latencies at the speed of the replays",
+            "reading": "Errors of the simulation, and what they would be had the model been as"
+            " much slower or faster as the engines were half-way between calibration and the"
+            " second measurement. The verdicts are of the first.",
+            "columns": ["policy", "quantity", "error", "at that speed"],
+            "rows": [
+                [
+                    *(one["policy"], QUANTITIES[one["quantity"]][1]),
+                    *(
+                        _error(one[name], one["quantity"])
+                        for name in ("simulated_error", "simulated_error_at_speed")
+                    ),
+                ]
+                for one in latencies
+            ],
+        },
+    ]
 
 
 def _run_row(summary: dict[str, Any], folder: Path) -> list[str]:

@@ -79,6 +79,7 @@ class ValidationSpec(Spec):
     policies: tuple[Policy, ...] = ("smetric", "load-balance", "bailian", "lmetric")
     repeats: Count = 3
     calibration_repeats: Count = 3
+    recheck_repeats: Annotated[int, Field(ge=0)] = 2  #: of a few points after the replays
     #: simulations of each policy, with arrivals and think times moved by up to `jitter_s`: one
     #: run of a few dozen sessions is one draw of what small differences in time make of it
     simulations: Count = 16
@@ -96,12 +97,14 @@ class ValidationSpec(Spec):
         return tuple(value) if isinstance(value, list) else value
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> ValidationSpec:
+    def from_toml(cls, path: str | Path, trace: str | Path | None = None) -> ValidationSpec:
         """Read a specification; relative paths count from its folder.
 
         Parameters
         ----------
         path : str or Path
+        trace : str or Path, optional
+            A trace to replay, in place of the file's ``trace`` or ``parameters``.
 
         Raises
         ------
@@ -112,6 +115,9 @@ class ValidationSpec(Spec):
         content = read_toml(path)
         try:
             workload = dict(content.get("workload", {}))
+            if trace is not None:
+                workload.pop("parameters", None)
+                workload["trace"] = str(Path(trace).resolve())
             for key in ("parameters", "trace"):
                 if isinstance(workload.get(key), str):
                     workload[key] = str(_find(path.resolve().parent, workload[key], key))
@@ -129,7 +135,8 @@ def _find(folder: Path, written: str, key: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise SpecError(f"workload.{key} = {written!r}: no such file beside the specification")
+    another = "; --trace FILE names another" if key == "trace" else ""
+    raise SpecError(f"workload.{key} = {written!r}: no such file beside the specification{another}")
 
 
 def vocabulary_of(model_folder: Path) -> int:
@@ -169,6 +176,7 @@ def build_workload(spec: ValidationSpec, path: Path) -> Trace:
     """
     from dataclasses import replace
 
+    from smetric_model.workload.sessions import infer_sessions
     from smetric_model.workload.synthesis import WorkloadParameters, generate
     from smetric_model.workload.synthesis_scaling import scale_to_rate
     from smetric_model.workload.trace import load_trace, write_trace
@@ -184,6 +192,8 @@ def build_workload(spec: ValidationSpec, path: Path) -> Trace:
     else:
         assert work.trace is not None
         trace = load_trace(work.trace)
+        if trace.sessions is None and trace.tree is not None:
+            trace = infer_sessions(trace).trace  # whole sessions are thinned, and replayed
         trace = _rescaled(trace, block, work.time_scale)
         if trace.session_clock == "shared":
             trace = scale_to_rate(trace, work.rate_rps, spec.seed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from smetric_model.reproduction.rows import FloatArray, Rows, Value, ratio
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ESTIMATES", "Estimate", "workload_estimate"]
+__all__ = ["ESTIMATES", "LEVELS", "Estimate", "Level", "workload_estimate"]
 
 #: rows, operating load -> value
 Estimate = Callable[[Rows, float], Value]
@@ -37,21 +38,35 @@ def _load(given: float, operating: float) -> float:
     return operating if given == _OPERATING else given
 
 
-def _level(
-    setup: str, policy: str, column: str, load: float = _OPERATING, tier: str = "full"
-) -> Estimate:
-    """Figure of one policy."""
+@dataclass(frozen=True)
+class Level:
+    """Figure of one policy: a column of an outcome as it is.
 
-    def estimate(rows: Rows, operating: float) -> Value:
-        where = _load(load, operating)
+    Attributes
+    ----------
+    setup, policy, column : str
+        On which cluster, under which policy, which figure.
+    load : float
+        In multiples of 1.0x; NaN: of the policy's own peak; −1: the operating load.
+    tier : str
+        Global tier.
+    """
+
+    setup: str
+    policy: str
+    column: str
+    load: float = _OPERATING
+    tier: str = "full"
+
+    def __call__(self, rows: Rows, operating: float) -> Value:
+        """Value with its spread over seeds."""
+        where = _load(self.load, operating)
         if math.isnan(where):
-            where = rows.peak_load(setup, policy, tier)
-        values = rows.at(setup, policy, tier, column, where)
-        late = rows.undrained(setup, policy, tier, where)
+            where = rows.peak_load(self.setup, self.policy, self.tier)
+        values = rows.at(self.setup, self.policy, self.tier, self.column, where)
+        late = rows.undrained(self.setup, self.policy, self.tier, where)
         note = f"at {where:g}x" + (f"; {late} of {values.size} runs not drained" if late else "")
         return Value.of(values, note=note)
-
-    return estimate
 
 
 def _reuse(setup: str, policies: tuple[str, ...]) -> Estimate:
@@ -213,42 +228,42 @@ ESTIMATES: dict[str, Estimate] = {
     "C12": _long_request,
     "C13": _peak_gain(_SMALL, "load-balance", ("bailian", "lmetric")),
     "C14": _reuse(_SMALL, ("bailian", "lmetric", "load-balance")),
-    "C15": _level(_SMALL, "bailian", "local_ratio", _PEAK, "none"),
-    "C16": _level(_SMALL, "lmetric", "local_ratio", _PEAK, "none"),
-    "C17": _level(_SMALL, "load-balance", "local_ratio", _PEAK, "none"),
-    "C18": _level(_SMALL, "load-balance", _IMBALANCE),
-    "C19": _level(_SMALL, "lmetric", _IMBALANCE),
-    "C20": _level(_SMALL, "bailian", _IMBALANCE),
-    "C21": _level(_SMALL, "load-balance", "return_to_first_ratio"),
-    "C22": _level(_SMALL, "bailian", "return_to_first_ratio"),
+    "C15": Level(_SMALL, "bailian", "local_ratio", _PEAK, "none"),
+    "C16": Level(_SMALL, "lmetric", "local_ratio", _PEAK, "none"),
+    "C17": Level(_SMALL, "load-balance", "local_ratio", _PEAK, "none"),
+    "C18": Level(_SMALL, "load-balance", _IMBALANCE),
+    "C19": Level(_SMALL, "lmetric", _IMBALANCE),
+    "C20": Level(_SMALL, "bailian", _IMBALANCE),
+    "C21": Level(_SMALL, "load-balance", "return_to_first_ratio"),
+    "C22": Level(_SMALL, "bailian", "return_to_first_ratio"),
     "C23": _evener_tail,
-    "C24": _level(_SMALL, "smetric", _IMBALANCE),
-    "C25": _level(_SMALL, "bailian", _IMBALANCE),
-    "C26": _level(_SMALL, "lmetric", _IMBALANCE),
-    "C27": _level(_SMALL, "load-balance", _IMBALANCE),
+    "C24": Level(_SMALL, "smetric", _IMBALANCE),
+    "C25": Level(_SMALL, "bailian", _IMBALANCE),
+    "C26": Level(_SMALL, "lmetric", _IMBALANCE),
+    "C27": Level(_SMALL, "load-balance", _IMBALANCE),
     "C28": _gain(_SMALL, "smetric", _BASELINES[_SMALL], 1.0),
     "C29": _gain(_SMALL, "smetric", _BASELINES[_SMALL], 1.5),
     "C30": _gain(_SMALL, "smetric", _BASELINES[_SMALL], 1.75),
     "C31": _slowest_fall(2.0),
     "C32": _gain_over_tiers(_SMALL, _TIERS[1:]),
     "C33": _peak_gain(_SMALL, "smetric", ("bailian",), "none"),
-    "C34": _level(_SMALL, "smetric", "local_ratio", _PEAK),
-    "C35": _level(_SMALL, "bailian", "local_ratio", _PEAK),
-    "C36": _level(_SMALL, "smetric", "ttft_p50_s", 1.5),
+    "C34": Level(_SMALL, "smetric", "local_ratio", _PEAK),
+    "C35": Level(_SMALL, "bailian", "local_ratio", _PEAK),
+    "C36": Level(_SMALL, "smetric", "ttft_p50_s", 1.5),
     "C37": _gain(_SMALL, "smetric", _BASELINES[_SMALL], 1.5, column="tpot_p50_s", lowest=True),
     "C38": _gain(_SMALL, "smetric", _BASELINES[_SMALL], 1.5, column="tpot_p90_s", lowest=True),
-    "C39": _level(_LARGE, "smetric", "goodput_tps", _PEAK),
+    "C39": Level(_LARGE, "smetric", "goodput_tps", _PEAK),
     "C40": _peak_gain(_LARGE, "smetric", ("bailian",)),
     "C41": _gain(_LARGE, "smetric", ("lmetric",), _OPERATING),
-    "C42": _level(_LARGE, "smetric", _IMBALANCE),
-    "C43": _level(_LARGE, "lmetric", _IMBALANCE),
-    "C44": _level(_LARGE, "bailian", _IMBALANCE),
-    "C45": _level(_LARGE, "load-balance", _IMBALANCE),
+    "C42": Level(_LARGE, "smetric", _IMBALANCE),
+    "C43": Level(_LARGE, "lmetric", _IMBALANCE),
+    "C44": Level(_LARGE, "bailian", _IMBALANCE),
+    "C45": Level(_LARGE, "load-balance", _IMBALANCE),
     "C46": _gain(_LARGE, "load-balance", ("smetric",), _OPERATING),
-    "C47": _level(_LARGE, "smetric", "local_ratio", _PEAK),
+    "C47": Level(_LARGE, "smetric", "local_ratio", _PEAK),
     "C48": _reuse(_LARGE, ("smetric",)),
-    "C49": _level(_LARGE, "smetric", "ttft_p50_s"),
-    "C50": _level(_LARGE, "smetric", "ttft_p90_s"),
+    "C49": Level(_LARGE, "smetric", "ttft_p50_s"),
+    "C50": Level(_LARGE, "smetric", "ttft_p90_s"),
     "C51": _gain(
         _LARGE, "smetric", _BASELINES[_LARGE], _OPERATING, column="tpot_p90_s", lowest=True
     ),
@@ -259,20 +274,25 @@ ESTIMATES: dict[str, Estimate] = {
     "C54": _peak_gain(_PREFILL, "smetric", ("bailian",), "1.6x"),
     "C55": _peak_gain(_PREFILL, "smetric", ("lmetric",)),
     "C56": _reuse(_PREFILL, ("smetric",)),
-    "C57": _level(_PREFILL, "smetric", "local_ratio", _PEAK),
-    "C58": _level(_PREFILL, "bailian", "local_ratio", _PEAK),
-    "C59": _level(_PREFILL, "smetric", _UNPREFILLED),
-    "C60": _level(_PREFILL, "bailian", _UNPREFILLED),
-    "C61": _level(_PREFILL, "lmetric", _UNPREFILLED),
-    "C62": _level(_PREFILL, "dynamo", _UNPREFILLED),
-    "C63": _level(_PREFILL, "smetric", "ttft_p50_s"),
-    "C64": _level(_PREFILL, "smetric", "ttft_p90_s"),
-    "C65": _level(_PREFILL, "smetric", "ttft_p99_s"),
-    "C66": _level(_SMALL, "smetric", "ttft_p90_s"),
-    "C67": _level(_SMALL, "smetric", "ttft_p99_s"),
-    "C68": _level(_SMALL, "smetric", "tpot_p95_s"),
+    "C57": Level(_PREFILL, "smetric", "local_ratio", _PEAK),
+    "C58": Level(_PREFILL, "bailian", "local_ratio", _PEAK),
+    "C59": Level(_PREFILL, "smetric", _UNPREFILLED),
+    "C60": Level(_PREFILL, "bailian", _UNPREFILLED),
+    "C61": Level(_PREFILL, "lmetric", _UNPREFILLED),
+    "C62": Level(_PREFILL, "dynamo", _UNPREFILLED),
+    "C63": Level(_PREFILL, "smetric", "ttft_p50_s"),
+    "C64": Level(_PREFILL, "smetric", "ttft_p90_s"),
+    "C65": Level(_PREFILL, "smetric", "ttft_p99_s"),
+    "C66": Level(_SMALL, "smetric", "ttft_p90_s"),
+    "C67": Level(_SMALL, "smetric", "ttft_p99_s"),
+    "C68": Level(_SMALL, "smetric", "tpot_p95_s"),
     "C69": _plateau("router.overload"),
     "C70": _plateau("router.hit_ratio"),
+}
+
+#: the claims that are a column of an outcome as it is
+LEVELS: dict[str, Level] = {
+    claim: estimate for claim, estimate in ESTIMATES.items() if isinstance(estimate, Level)
 }
 
 #: claim of the traces -> column, and whether it is about the paper's second trace

@@ -52,7 +52,14 @@ from smetric_model.simulate._pools import (
     wait_for_room,
 )
 from smetric_model.simulate._preemption import make_room, set_growth, steps_to_growth
-from smetric_model.simulate._runs import credit, cut_run, next_edge, steps_by, ticks_of
+from smetric_model.simulate._runs import (
+    credit,
+    cut_run,
+    next_edge,
+    steps_by,
+    ticks_of,
+    wait_ticks,
+)
 from smetric_model.simulate._state import (
     ADMITTED,
     ARRIVED,
@@ -347,7 +354,7 @@ def _on_arrival(p, request, now):
     if w.clients.active and s.instance[chosen].down:
         end_try(p, request, BROKEN, now)
         return
-    due = now + w.requests[request].host_ticks
+    due = now + w.requests[request].host_ticks + wait_ticks(p, chosen, now)
     s.request[request].due = due
     s.request[request].stage = HOST
     push_event(p, due, _READY + request)

@@ -16,6 +16,7 @@ __all__ = [
     "settle_run",
     "steps_by",
     "ticks_of",
+    "wait_ticks",
 ]
 
 
@@ -46,6 +47,27 @@ def steps_by(p, instance, tick):
         else:
             low = middle + 1
     return low
+
+
+@part
+def wait_ticks(p, instance, now):
+    """How long a request that comes now waits for decode steps under way to be scheduled."""
+    s, w = tables(p)
+    batch = s.instance[instance].decoding_count
+    if batch == 0 or w.model.wait_steps <= 0.0:
+        return 0
+    context = s.instance[instance].context
+    if s.instance[instance].step_start >= 0 and s.instance[instance].step_is_run:
+        context += batch * (steps_by(p, instance, now + 1) - 1)
+    step = run_ticks(
+        w.decode[batch].base,
+        w.decode[batch].per_token,
+        w.decode[batch].least,
+        batch,
+        context,
+        1,
+    )
+    return int(w.model.wait_steps * float(step))
 
 
 @part

@@ -279,6 +279,7 @@ class Cluster:
             end_try(self, request, FAILED, now)
             return
         self.due[request] = now + int(data.host_ticks[request])
+        self.due[request] += self.wait_ticks(self.instances[decision.instance])
         self.push(self.due[request], READY, request)
 
     def in_window(self, request: int) -> bool:
@@ -359,22 +360,28 @@ class Cluster:
         instance.chunks, instance.step_start = [], -1
         instance.step_version += 1
 
+    def decode_ticks(self, batch: int, context: int) -> int:
+        tables = self.inputs.decode
+        base, per_token = tables.base[batch], tables.per_token[batch]
+        return int(run_ticks(base, per_token, tables.least[batch], batch, context, 1))
+
+    def batch_of(self, instance: _Instance) -> tuple[int, int]:
+        """Sequences that decode, and their context together."""
+        prompts = self.inputs.requests.prompt_tokens
+        context = sum(int(prompts[r]) + self.made[r] for r in instance.decoding)
+        return len(instance.decoding), context
+
+    def wait_ticks(self, instance: _Instance) -> int:
+        """How long a request that comes now waits for decode steps under way."""
+        steps = self.inputs.model.wait_steps
+        if not instance.decoding or steps <= 0:
+            return 0
+        return int(steps * float(self.decode_ticks(*self.batch_of(instance))))
+
     def duration(self, instance: _Instance) -> int:
-        data = self.inputs.requests
-        batch = len(instance.decoding)
-        context = sum(int(data.prompt_tokens[r]) + self.made[r] for r in instance.decoding)
+        batch, context = self.batch_of(instance)
         if not instance.chunks:
-            tables = self.inputs.decode
-            return int(
-                run_ticks(
-                    tables.base[batch],
-                    tables.per_token[batch],
-                    tables.least[batch],
-                    batch,
-                    context,
-                    1,
-                )
-            )
+            return self.decode_ticks(batch, context)
         tokens = pairs = keys = 0.0
         sampled = float(batch)
         for request, chunk in instance.chunks:

@@ -169,7 +169,10 @@ def step_ticks(
     decode_context_tokens: float,
     sampled: float,
 ) -> int:
-    """Ticks of one step with prefill; arguments as in ``step_groups``."""
+    """Ticks of one step with prefill; arguments as in ``step_groups``.
+
+    Each prompt that ends in it adds what a request costs the engine.
+    """
     groups = _groups(
         model,
         prefill_tokens,
@@ -179,7 +182,7 @@ def step_ticks(
         decode_context_tokens,
         sampled,
     )
-    seconds = 0.0
+    seconds = model.request_s * (sampled - decode_batch)
     for part in groups:
         seconds += float(part)
     return max(int(np.rint(seconds * 1e12)), 1)

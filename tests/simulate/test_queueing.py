@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from single_instance import NOTHING, inputs_of, mean_and_error
 
+from smetric_model.analytic._step_kernels import prefill_time_s as compiled_prefill_time_s
+from smetric_model.analytic.latency import prefill_time_s
 from smetric_model.analytic.queueing import erlang_c
 from smetric_model.simulate import engine
 
@@ -82,3 +85,23 @@ def test_decoding_together_is_processor_sharing():
     expected = mean_s / (1 - load)
     assert error < 0.05 * expected
     assert abs(mean - expected) < 3 * error + 0.01 * expected  # a step's granularity
+
+
+def test_what_a_request_costs_the_engine_counts_once():
+    # two chunks of 4,096 tokens at 100 µs each, then 5 ms for the request
+    model = NOTHING._replace(linear_token_s=1e-4, request_s=5e-3)
+    replay = engine.run(inputs_of([0.0, 10.0], 8192, 1, model, token_budget=4096))
+    np.testing.assert_allclose(seconds(replay, "done", "first_step"), 0.8242, rtol=1e-12)
+    assert prefill_time_s(model, 8192, 0, 4096) == pytest.approx(0.8242)
+    assert compiled_prefill_time_s(model, 8192, 0, 4096) == pytest.approx(0.8242)
+    assert prefill_time_s(model, 0, 8192, 4096) == 0.0
+
+
+def test_a_request_waits_through_steps_under_way():
+    # a sequence decodes at 10 ms a step; another request comes in the middle of a step
+    model = NOTHING._replace(gap_s=0.01, wait_steps=2.0)
+    replay = engine.run(inputs_of([0.0, 0.105], 1, np.array([100, 1]), model))
+    # taken up by the first step that begins 20 ms later
+    assert seconds(replay, "first_step", "arrival")[1] == pytest.approx(0.025)
+    alone = engine.run(inputs_of([0.0, 5.105], 1, np.array([100, 1]), model))
+    assert seconds(alone, "first_step", "arrival")[1] == 0.0

@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from smetric_model.errors import LiveError
-from smetric_model.live.rig.processes import RigProcess, cpu_seconds, start_process
+from smetric_model.live.rig.processes import (
+    RigProcess,
+    cpu_seconds,
+    start_process,
+    uninterrupted,
+)
 from smetric_model.live.rig.spec import TINY_MODEL, EnginesSpec
 from smetric_model.live.rig.tiny_model import write_tiny_model
 
@@ -39,13 +44,22 @@ class Endpoint:
     kv_events: str
 
 
-def install_lines() -> str:
-    """How to install what engines need, on GPUs and on CPUs."""
+def install_lines(mooncake: bool = False) -> str:
+    """How to install what engines need, on GPUs and on CPUs.
+
+    Parameters
+    ----------
+    mooncake : bool
+        With Mooncake in place of LMCache.
+    """
+    store = "mooncake-transfer-engine" if mooncake else "lmcache==0.5.6"
+    option = " --mooncake" if mooncake else ""
+    make = "" if mooncake else "make live-environment, or "
     return (
-        "with GPUs: pip install vllm==0.32.0 lmcache==0.5.6\n"
-        "with CPUs, x86-64, in a checkout: make live-environment"
-        " (python tools/live_environment.py .venv-live; then"
-        " engines.python = '.venv-live/bin/python')"
+        f"with GPUs: pip install vllm==0.32.0 {store}\n"
+        f"with CPUs, x86-64, in a checkout: {make}"
+        f"python tools/live_environment.py{option} .venv-live;"
+        " then --python .venv-live/bin/python, or engines.python"
     )
 
 
@@ -212,12 +226,27 @@ class Rig:
 
     def down(self) -> None:
         """End what was started, engines first; endpoints are left alone."""
-        for one in sorted(self.processes, key=lambda one: not one.name.startswith("v")):
-            one.stop()
-        self.processes = []
-        self.endpoints = []
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / _STATE).unlink()
+        with uninterrupted():
+            for one in sorted(self.processes, key=lambda one: not one.name.startswith("v")):
+                one.stop()
+            self.processes = []
+            self.endpoints = []
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / _STATE).unlink()
+
+    def _start(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        core: int | None = None,
+    ) -> RigProcess:
+        """Start a process; from then on it is in the state file."""
+        with uninterrupted():
+            started = start_process(name, command, self.folder, environment, core)
+            self.processes.append(started)
+            self._keep()
+        return started
 
     def check(self) -> None:
         """Raise if an engine or the tier is gone.
@@ -250,6 +279,7 @@ class Rig:
         python = Path(self.spec.python or sys.executable).expanduser().absolute()
         needed = ["vllm"]
         needed += {"lmcache": ["lmcache"], "mooncake": ["mooncake"]}.get(self.spec.tier.kind, [])
+        lines = install_lines(self.spec.tier.kind == "mooncake")
         look = (
             "import importlib.util as u,sys;print(*[n for n in sys.argv[1:] if not u.find_spec(n)])"
         )
@@ -262,12 +292,10 @@ class Rig:
                 check=True,
             )
         except (OSError, subprocess.SubprocessError):
-            raise LiveError(
-                f"engines.python = {python}: no Python that runs\n{install_lines()}"
-            ) from None
+            raise LiveError(f"engines.python = {python}: no Python that runs\n{lines}") from None
         missing = answer.stdout.split()
         if missing:
-            raise LiveError(f"{' and '.join(missing)} not found by {python}\n{install_lines()}")
+            raise LiveError(f"{' and '.join(missing)} not found by {python}\n{lines}")
         return python
 
     def _start_tier(self, python: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
@@ -286,9 +314,7 @@ class Rig:
                 *("--supported-transfer-mode", "auto"),
             ]
             environment = {"LMCACHE_TRACK_USAGE": "false", "PYTHONHASHSEED": "0"}
-            server = start_process("tier", command, self.folder, environment)
-            self.processes.append(server)
-            self._keep()
+            server = self._start("tier", command, environment)
             self._until(lambda: _listens(port), server, 120.0)
             return environment, {
                 "kv_connector": "LMCacheMPConnector",
@@ -308,9 +334,7 @@ class Rig:
             *(f"--metrics_port={metrics}", "--metrics_host=127.0.0.1"),
             "--default_kv_lease_ttl=2000",
         ]
-        server = start_process("tier", command, self.folder)
-        self.processes.append(server)
-        self._keep()
+        server = self._start("tier", command)
         self._until(lambda: _listens(port), server, 60.0)
         settings = {
             "metadata_server": "P2PHANDSHAKE",
@@ -376,8 +400,7 @@ class Rig:
             command += ["--kv-transfer-config", json.dumps(connector)]
         command += spec.arguments
         core = spec.cores[index % len(spec.cores)] if spec.cores else None
-        started = start_process(name, command, self.folder, {**own, **environment}, core)
-        self.processes.append(started)
+        self._start(name, command, {**own, **environment}, core)
         self.endpoints.append(
             Endpoint(name, f"http://127.0.0.1:{port}", f"tcp://127.0.0.1:{events}")
         )
@@ -385,11 +408,16 @@ class Rig:
     def _wait(self, begin: float) -> None:
         for point in self.endpoints:
             process = next(one for one in self.processes if one.name == point.name)
-            left = self.spec.ready_s - (time.monotonic() - begin)
-            self._until(partial(_answers, point.url), process, left)
+            self._until(partial(_answers, point.url), process, self.spec.ready_s, begin)
 
-    def _until(self, ready: Callable[[], bool], process: RigProcess, patience_s: float) -> None:
-        end = time.monotonic() + patience_s
+    def _until(
+        self,
+        ready: Callable[[], bool],
+        process: RigProcess,
+        patience_s: float,
+        begin: float | None = None,
+    ) -> None:
+        end = (time.monotonic() if begin is None else begin) + patience_s
         while not ready():
             self.check()
             if time.monotonic() > end:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from smetric_model.errors import LiveError
 
-__all__ = ["RigProcess", "cpu_seconds", "start_process"]
+__all__ = [
+    "RigProcess",
+    "cpu_seconds",
+    "machine_cpu_seconds",
+    "start_process",
+    "uninterrupted",
+]
 
 _CLOCK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -162,3 +170,51 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         if fields:
             total += int(fields[11]) + int(fields[12])
     return total / _CLOCK
+
+
+def machine_cpu_seconds() -> tuple[float, float]:
+    """CPU time that the machine's cores have worked so far, and that its host took from them [s].
+
+    Returns
+    -------
+    tuple of float
+        All processes together, the kernel included; and time stolen by the hypervisor.  NaN where
+        the machine does not say.
+    """
+    try:
+        line = Path("/proc/stat").read_text().splitlines()[0].split()
+    except (OSError, IndexError):
+        return math.nan, math.nan
+    user, nice, system, _idle, _wait, irq, soft, steal = (int(word) for word in line[1:9])
+    return (user + nice + system + irq + soft) / _CLOCK, steal / _CLOCK
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let interrupts wait until the block is done: nothing is half started, or half ended.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At the end of the block, if an interrupt came within it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    # an interrupt of the command line comes again by the timer (smetric_model.cli)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = [
+        (number, signal.getsignal(number))
+        for number in numbers
+        if callable(signal.getsignal(number))
+    ]
+    for number, _ in before:
+        signal.signal(number, lambda which, _frame: came.append(which))
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""An environment whose ``vllm`` is the stand-in of ``fake_vllm.py``."""
+"""An environment whose ``vllm`` is the stand-in of ``fake_vllm.py``, and ``lmcache`` a listener."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+
+
+#: listens on the port that it is given, and does nothing
+TIER = """
+import socket, sys, time
+one = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+time.sleep(600)
+"""
 
 
 def make_environment(folder: Path, modules: tuple[str, ...] = ("vllm",)) -> Path:
@@ -18,6 +26,9 @@ def make_environment(folder: Path, modules: tuple[str, ...] = ("vllm",)) -> Path
     python.write_text(f'#!/bin/sh\nPYTHONPATH={folder / "lib"} exec {sys.executable} "$@"\n')
     vllm = folder / "bin" / "vllm"
     vllm.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "fake_vllm.py"} "$@"\n')
-    for one in (python, vllm):
+    (folder / "tier.py").write_text(TIER)
+    lmcache = folder / "bin" / "lmcache"
+    lmcache.write_text(f'#!/bin/sh\nexec {sys.executable} {folder / "tier.py"} "$@"\n')
+    for one in (python, vllm, lmcache):
         one.chmod(0o755)
     return python

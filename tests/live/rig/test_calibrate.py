@@ -12,7 +12,14 @@ from smetric_model.catalog.gpu import get_gpu
 from smetric_model.catalog.llm import get_llm
 from smetric_model.errors import LiveError, SpecError
 from smetric_model.live.calibrate import ENGINE, _model_s, fit, write_gpu_file
-from smetric_model.live.microbenchmark import DECODE, DECODE_HELD_OUT, PREFILL, PREFILL_HELD_OUT
+from smetric_model.live.microbenchmark import (
+    BESIDE,
+    BESIDE_HELD_OUT,
+    DECODE,
+    DECODE_HELD_OUT,
+    PREFILL,
+    PREFILL_HELD_OUT,
+)
 from smetric_model.live.rig.tiny_model import write_tiny_model
 from smetric_model.scenario import Scenario
 
@@ -25,6 +32,8 @@ NUMBERS = {
     "sampled_token_s": 2e-4,
     "request_s": 0.01,
     "request_s_per_token": 1e-6,
+    "request_engine_s": 0.006,
+    "request_wait_steps": 1.5,
     "fetch_s": 0.02,
     "fetch_bytes_per_s": 5e8,
 }
@@ -42,10 +51,14 @@ def points():
     for n in (*PREFILL, *PREFILL_HELD_OUT):
         hit = (n - 1) // 64 * 64
         for kind, cached in (("prefill", 0), ("cached", hit), ("fetch", hit)):
-            rows.append((kind, n, 1, cached, n in PREFILL_HELD_OUT))
+            rows.append((kind, n, 1, cached, n in PREFILL_HELD_OUT, 0))
     for batch, context in (*DECODE, *DECODE_HELD_OUT):
-        rows.append(("decode", context, batch, 0, (batch, context) in DECODE_HELD_OUT))
-    return pd.DataFrame(rows, columns=["kind", "tokens", "batch", "hit_tokens", "held_out"])
+        rows.append(("decode", context, batch, 0, (batch, context) in DECODE_HELD_OUT, 0))
+    for batch, n in (*BESIDE, *BESIDE_HELD_OUT):
+        held_out = (batch, n) in BESIDE_HELD_OUT
+        rows += [(kind, n, batch, 0, held_out, 400) for kind in ("beside", "late")]
+    names = ["kind", "tokens", "batch", "hit_tokens", "held_out", "context_tokens"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def test_times_of_the_model_are_found_again(llm):
@@ -60,12 +73,16 @@ def test_times_of_the_model_are_found_again(llm):
     held = found.points[found.points["held_out"]]
     assert held["error_ratio"].abs().max() < 0.05
     assert found.numbers["fetch_s"] == pytest.approx(0.02, rel=0.2)
-    assert set(found.errors()["kind"]) == {"prefill", "cached", "fetch", "decode"}
+    # what only shows beside decoding sequences
+    assert found.numbers["request_engine_s"] == pytest.approx(0.006, rel=0.2)
+    assert found.numbers["request_wait_steps"] == pytest.approx(1.5, abs=0.3)
+    kinds = {"prefill", "cached", "fetch", "decode", "beside", "late"}
+    assert set(found.errors()["kind"]) == kinds
 
 
 def test_too_few_points(llm):
     table = points().head(4).assign(seconds=1.0)
-    with pytest.raises(LiveError, match="at least 8"):
+    with pytest.raises(LiveError, match="at least 10"):
         fit(table, llm, 64, 2048)
 
 

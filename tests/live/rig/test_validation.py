@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from smetric_model.cli.output import print_table
+from smetric_model.datafiles import data_dir
 from smetric_model.errors import LiveError, SpecError
-from smetric_model.live.compare import comparison, verdict
+from smetric_model.live.compare import QUANTITIES, comparison, speed_ratios, verdict
 from smetric_model.live.validation import Validation
-from smetric_model.live.validation_report import write_validation_report
-from smetric_model.live.validation_spec import ValidationSpec
+from smetric_model.live.validation_report import (
+    narrow_rows,
+    speed_sentence,
+    write_validation_report,
+)
+from smetric_model.live.validation_spec import ValidationSpec, build_workload
 
 
 def spec(python, **changes):
@@ -79,14 +87,16 @@ def test_the_measured_outcome(done):
     counted = result.summary["counters"]
     share = counted["prefix_cache_hits_total"] / counted["prefix_cache_queries_total"]
     assert share == pytest.approx(outcome["local_ratio"], abs=0.15)
-    assert set(result.summary["cpu_s"]) == {"v0", "v1", "router", "replayer"}
+    assert set(result.summary["cpu_s"]) == {"v0", "v1", "router", "replayer", "others"}
+    assert result.summary["cpu_s"]["others"] >= 0
+    assert result.summary["stolen_s"] >= 0
 
 
 def test_simulated_hits_are_those_measured(done):
     # the stand-in's times are not the model's form, its cache is; all contexts fit, and a hash
     # places them
     table = comparison(done).set_index("quantity")
-    assert abs(table.loc["recomputed_ratio", "simulated_error"]) < 0.05
+    assert abs(table.loc["recomputed_ratio", "simulated_error"]) < 0.08
     assert abs(table.loc["total_tps", "simulated_error"]) < 0.2
 
 
@@ -103,13 +113,16 @@ def test_another_specification_needs_another_folder(done):
         Validation(other, done.folder)
 
 
-def _killed(done, tmp_path, kill):
+def _killed(done, tmp_path, kill, asked=None):
     """Run one more replay in a copy of a validation, with engines killed in its window."""
     import shutil
 
     shutil.copytree(done.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "runs")
-    validation = Validation(done.spec, tmp_path / "run")
+    if asked is not None:
+        (tmp_path / "run" / "spec.json").unlink()
+        (tmp_path / "run" / "predictions.json").unlink()
+    validation = Validation(asked or done.spec, tmp_path / "run")
 
     def killer():
         end = time.monotonic() + 60
@@ -138,6 +151,48 @@ def test_an_engine_killed_within_the_replay(done, tmp_path):
     assert "v1 ended during the replay" in result.summary["outcome"]["note"]
     assert "v1 ended" in write_validation_report(validation).read_text()
     assert validation.rig.processes == []
+    assert comparison(validation).empty  # what met a smaller cluster is not compared
+
+
+def test_the_tier_killed_within_the_replay(done, tmp_path):
+    from fake_environment import make_environment
+
+    python = make_environment(tmp_path / "environment", ("vllm", "lmcache"))
+    engines = {"python": str(python), "tier": {"kind": "lmcache"}}
+    asked = spec(python, engines={**done.spec.engines.model_dump(), **engines})
+
+    def kill(processes):
+        os.kill(next(one.pid for one in processes if one.name == "tier"), signal.SIGKILL)
+
+    validation = _killed(done, tmp_path, kill, asked)
+    (result,) = validation.results()
+    assert "tier ended during the replay" in result.summary["outcome"]["note"]
+    assert "tier ended" in write_validation_report(validation).read_text()
+    # the engines went on
+    assert (result.summary["outcome"]["failed_ratio"] or 0) == 0
+    assert validation.rig.processes == []
+
+
+def test_speeds_of_calibration_and_later(done):
+    ratios = speed_ratios(done)
+    assert set(ratios) == {"ttft_p50_s", "tpot_p50_s"}
+    assert all(0.5 < ratio < 2 for ratio in ratios.values())
+    table = comparison(done).set_index("quantity")
+    line = table.loc["tpot_p50_s"]
+    scaled = (1 + line["simulated_error"]) * ratios["tpot_p50_s"] ** 0.5 - 1
+    assert line["simulated_error_at_speed"] == pytest.approx(scaled)
+    assert math.isnan(table.loc["local_ratio", "simulated_error_at_speed"])
+    assert "prefill took" in speed_sentence(done)
+
+
+def test_tables_fit_a_terminal(done, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table("smetric", *narrow_rows(comparison(done), "always-sticky"), frame=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("–" in line or "%" in line for line in lines) == len(QUANTITIES), lines
+    assert len(lines) <= len(QUANTITIES) + 5, lines  # no cell is broken in two
+    assert max(len(line) for line in lines) <= 80
+    assert "…" not in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +211,53 @@ def test_an_engine_killed_within_the_replay(done, tmp_path):
 def test_verdicts(kind, values, model, word):
     target = {"tps": 0.1, "ratio": 0.02, "latency": 0.15}[kind]
     assert verdict(kind, values, model, target, 0.1)[2] == word
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"policies": ["lmetrc"]}, 'policies = "lmetrc": allowed is .*did you mean "lmetric"'),
+        ({"policies": 3}, "policies = 3: a list is needed"),
+        ({"engines": {"cores": [-1]}}, "engines.cores = -1: allowed is integer >= 0"),
+        ({"engines": {"endpoints": ["a"]}}, "a list of tables is needed"),
+        ({"workload": {}}, "exactly one of them"),
+        ({"polices": []}, "did you mean policies"),
+    ],
+)
+def test_wrong_specifications(changes, words):
+    with pytest.raises(SpecError, match=words):
+        spec("python", **changes)
+
+
+def test_a_trace_of_ones_own(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text('[workload]\ntrace = "conversation.jsonl"\nrate_rps = 1.0\n')
+    with pytest.raises(SpecError, match="no such file beside the specification; --trace FILE"):
+        ValidationSpec.from_toml(path)
+    lines = []
+    for turn in range(40):  # four conversations without names, told by their prefixes
+        talk, k = turn % 4, turn // 4
+        blocks = [1000 * talk + block for block in range(2 * k + 2)]
+        stamp, length = 700 * turn, 512 * len(blocks)
+        lines.append({"timestamp": stamp, "input_length": length, "output_length": 80})
+        lines[-1]["hash_ids"] = blocks
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("\n".join(json.dumps(line) for line in lines))
+    asked = ValidationSpec.from_toml(path, mine)
+    trace = build_workload(asked, tmp_path / "workload.parquet")
+    # blocks of 512 tokens have become the engines' 32, outputs likewise
+    assert set(trace.column("output_tokens")) == {5}
+    assert set(trace.column("prompt_tokens") % 64) == {0}
+    assert trace.sessions is not None
+    assert 0 < len(trace) <= 40
+
+
+def test_nothing_to_report(tmp_path):
+    from smetric_model.cli.validate import command
+
+    path = tmp_path / "spec.toml"
+    path.write_text(f'[workload]\nparameters = "{data_dir() / "live" / "agents-tiny.toml"}"\n')
+    asked = [str(path), "--out", str(tmp_path / "out"), "--report-only"]
+    result = CliRunner().invoke(command, asked)
+    assert isinstance(result.exception, LiveError)
+    assert "is there to report" in str(result.exception)
