@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 
 _MOST_LEVELS = 3000
 _TAIL = 1e-11
+_EVERYBODY = 1 - 1e-13  # a share that falls short of 1 by rounding alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +194,7 @@ class Closure:
         else:
             stay, leave_at = rule.stay(field)
         kept = float(seen @ stay)
-        leave = (1 - self.evicted) * (1 - kept)
+        leave = (1 - self.evicted) * (1 - kept) if kept < _EVERYBODY else 0.0
         new_holders = holders
         if self.crowding is not None:
             moved = self.evicted + leave
