@@ -317,15 +317,20 @@ class ClientSection(Spec):
 
 
 class FailureSection(Spec):
-    """``[[failures]]``: an instance, or a node with its instances, that fails; one table each."""
+    """``[[failures]]``: an instance, a node or a node's store that fails; one table each."""
 
     instance: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Instance that fails, counted from 0; or give `node`."
+        None, description="Instance that fails, counted from 0; or give `node` or `store`."
     )
     node: Annotated[int, Field(ge=0)] | None = Field(
         None,
         description="Node that fails, counted from 0: its instances, and its share of the global"
         " tier.",
+    )
+    store: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Node, counted from 0, whose share of the global tier alone is lost; its"
+        " instances go on.",
     )
     at_s: NotNegative = Field(description="When, from the start of the warm-up; needed.")
     down_s: PositiveOrInf = Field(
@@ -334,9 +339,11 @@ class FailureSection(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> FailureSection:
-        if (self.instance is None) == (self.node is None):
+        given = (self.instance, self.node, self.store)
+        if sum(one is not None for one in given) != 1:
             raise ValueError(
-                f"instance = {self.instance} and node = {self.node}: exactly one of them"
+                f"instance = {self.instance}, node = {self.node} and store = {self.store}: exactly"
+                " one of them"
             )
         return self
 

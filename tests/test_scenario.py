@@ -561,10 +561,13 @@ def test_failures_are_tables_of_their_own() -> None:
     ("failure", "message"),
     [
         ({"instance": 1}, "failures.at_s: needed; allowed is number >= 0"),
-        ({"at_s": 1.0}, "failures: instance = None and node = None: exactly one of them"),
+        (
+            {"at_s": 1.0},
+            "failures: instance = None, node = None and store = None: exactly one of them",
+        ),
         (
             {"at_s": 1.0, "instance": 1, "node": 0},
-            "failures: instance = 1 and node = 0: exactly one of them",
+            "failures: instance = 1, node = 0 and store = None: exactly one of them",
         ),
         (
             {"at_s": -1.0, "node": 0},

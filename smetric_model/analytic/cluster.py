@@ -16,8 +16,9 @@ They are evaluated in turn until nothing moves.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ _ROUNDS = 12
 _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
+_LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _PICKED = 512  # kinds of request behind the engine's laws
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
@@ -177,6 +179,34 @@ class ColocatedCluster:
             self.instances,
         )
         self.has_global = scenario.global_tier.bytes_per_node > 0
+        #: time since the tiers were emptied, where that is not the start of the run [s]
+        self.local_age_s: float | None = None
+        self.global_age_s = float("inf")
+
+    def emptied(self, local_s: float = float("inf"), global_s: float = float("inf")) -> Self:
+        """Return the cluster so long after its tiers were emptied, sessions going on as before.
+
+        An LRU tier that was emptied a time ``t`` ago holds what was touched since, as one with
+        characteristic time ``t`` does; from its own characteristic time on it is as it was.  The
+        rest is quasi-static: loads and latencies are those of a steady state with these tiers.
+
+        Parameters
+        ----------
+        local_s, global_s : float, default inf
+            Time since the instances' caches, and the global tier, were emptied; ``inf``: so long
+            ago that it makes no difference (unlike in the scenario, whose run starts cold) [s].
+
+        Returns
+        -------
+        ColocatedCluster
+            For :meth:`at`.
+        """
+        other = copy(self)
+        long_ago = min(local_s, _LONG_AGO_S)
+        other.local_age_s = long_ago
+        other.global_age_s = global_s
+        other.work = self.work.with_window((_LONG_AGO_S, _LONG_AGO_S))
+        return other
 
     # --- rules --------------------------------------------------------------------------------
 
@@ -221,10 +251,11 @@ class ColocatedCluster:
             return 0.0
         if tier.write == "through":
             # every turn touches it
-            return float(profile.retention_s(tokens, rate_rps))
+            return min(float(profile.retention_s(tokens, rate_rps)), self.global_age_s)
         # what the local tiers evict comes here: it holds the ages beyond theirs
         below = float(profile.resident_token_s(min(local_s, 1e12)))
-        return float(profile.retention_s(tokens + rate_rps * below, rate_rps))
+        reach = float(profile.retention_s(tokens + rate_rps * below, rate_rps))
+        return min(reach, self.global_age_s)
 
     def _mix(self, rate_rps: float, guess: _Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
         """Pick requests as the engines get them, those that stay and those that do not."""
@@ -315,7 +346,7 @@ class ColocatedCluster:
         evicted = None
         if form is not None and self.work.follow_up_ratio > 0:
             follow = self._follow_ups(hits)
-            evicted = hits.refused
+            evicted = min(hits.refused, 1.0)  # a sum of shares
         return stickiness(
             RoutedCluster(
                 instances=self.instances,
@@ -378,13 +409,14 @@ class ColocatedCluster:
         routed: Stickiness | None = None
         notes: list[str] = []
         self._before_token, self._shared_in_use = 0.3, 0.0
+        window_s = self.work.window_s
+        if self.local_age_s is not None:
+            window_s = (self.local_age_s, self.local_age_s)
         stable = True
         loaded = None
         rounds = 0
         for rounds in range(1, _ROUNDS + 1):
-            hits = self.work.local.hits(
-                guess.rule, rate_rps, n, guess.pinned, self.work.window_s, guess.pace
-            )
+            hits = self.work.local.hits(guess.rule, rate_rps, n, guess.pinned, window_s, guess.pace)
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (

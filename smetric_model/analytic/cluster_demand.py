@@ -48,6 +48,18 @@ class ClusterDemand:
     rate_rps: float
     window_s: tuple[float, float]
 
+    def with_window(self, window_s: tuple[float, float]) -> ClusterDemand:
+        """Return the same requests, looked at in another window of the run.
+
+        Parameters
+        ----------
+        window_s : tuple of float
+            Beginning and end, from the moment when the tiers were empty [s].
+        """
+        other = replace(self, window_s=window_s)
+        other.__dict__["local"] = self.local  # its tables know no window
+        return other
+
     @cached_property
     def local(self) -> LocalTier:
         """Local tiers, for these requests."""

@@ -40,6 +40,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("smetric_model.cli.fit", "Parameters of synthetic traffic from a trace."),
     "kv": ("smetric_model.cli.kv", "KV bytes per token, weights and local-tier size."),
     "latency": ("smetric_model.cli.latency", "TTFT, TPOT and end-to-end time of one request."),
+    "operations": (
+        "smetric_model.cli.operations",
+        "Peak and autoscaling, N + 1, cold caches, routers, tenants, FP8 KV.",
+    ),
     "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
     "predict": ("smetric_model.cli.predict", "The closed-form answer to a scenario."),
     "reproduce": ("smetric_model.cli.reproduce", "The paper's experiments, and its claims."),

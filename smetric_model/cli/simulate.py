@@ -131,6 +131,13 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
     metavar="N AT DOWN",
     help="Node N fails, with its instances and its share of the global tier.",
 )
+@click.option(
+    *("--fail-store", "fail_store"),
+    type=(int, float, float),
+    multiple=True,
+    metavar="N AT DOWN",
+    help="Node N's share of the global tier alone is lost.",
+)
 @click.option("--detection", type=click.FloatRange(0), help="Seconds until routers know of it.")
 @click.option("--prompt-tokens", type=click.IntRange(1), help="Fixed load: prompt length.")
 @click.option("--output-tokens", type=click.IntRange(1), help="Fixed load: output length.")
@@ -241,7 +248,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
         changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
     failures = [
         {what: number, "at_s": at, "down_s": down}
-        for what in ("instance", "node")
+        for what in ("instance", "node", "store")
         for number, at, down in given[f"fail_{what}"]
     ]
     if failures:

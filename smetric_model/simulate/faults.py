@@ -117,24 +117,31 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
     detection = to_ticks(scenario.router.detection_s)
     rows: list[tuple[int, int, int]] = []
     spans: dict[int, list[tuple[float, float, int]]] = {}
+    lost: dict[int, list[tuple[float, float, int]]] = {}
     for number, failure in enumerate(scenario.failures):
-        what, most = ("instance", instances) if failure.node is None else ("node", nodes)
-        where = failure.instance if failure.node is None else failure.node
+        what, most, where = "instance", instances, failure.instance
+        for other in ("node", "store"):
+            if getattr(failure, other) is not None:
+                what, most, where = other, nodes, getattr(failure, other)
         assert where is not None  # the section has one of them
         if where >= most:
             raise SpecError(
                 f"failures[{number}].{what} = {where}: the cluster has {most}, counted from 0"
             )
         failing, node = [where], -1
-        if failure.node is not None:
+        if what == "node":
             node, first = where, where * instances_per_node
             failing = list(range(first, min(first + instances_per_node, instances)))
+        elif what == "store":
+            failing, node = [], where
         endless = math.isinf(failure.down_s)
         down = -1 if endless else to_ticks(failure.down_s)
         rows += fault_rows(failing, to_ticks(failure.at_s), down, detection, node)
         until = failure.at_s + failure.down_s + scenario.router.detection_s
         for instance in failing:
             spans.setdefault(instance, []).append((failure.at_s, until, number))
+        if node >= 0:
+            lost.setdefault(node, []).append((failure.at_s, failure.at_s + failure.down_s, number))
     for instance, listed in spans.items():
         listed.sort()
         for (_, until, one), (at, _, two) in pairwise(listed):
@@ -142,6 +149,14 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
                 raise SpecError(
                     f"failures[{two}].at_s = {at:g}: instance {instance} is down, or not yet known"
                     f" to be back, until {until:g} s (failures[{one}])"
+                )
+    for node, listed in lost.items():
+        listed.sort()
+        for (_, until, one), (at, _, two) in pairwise(listed):
+            if at < until:
+                raise SpecError(
+                    f"failures[{two}].at_s = {at:g}: the store of node {node} is lost until"
+                    f" {until:g} s (failures[{one}])"
                 )
     return Faults.of(rows)
 

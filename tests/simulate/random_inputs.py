@@ -53,8 +53,8 @@ def random_paths(rng, sessions, block_tokens):
 
 
 def random_faults(random, instances, per_node) -> Faults:
-    """Instances and nodes that fail, some for good, some twice."""
-    rows, free_from = [], dict.fromkeys(range(instances), 0)
+    """Instances and nodes, or their stores alone, that fail, some for good, some twice."""
+    events, free_from = [], dict.fromkeys(range(instances), 0)
     for _ in range(random.integers(1, 5)):
         detection = to_ticks(float(random.choice([0.0, 0.01, 0.2])))
         node = int(random.integers(-(-instances // per_node))) if random.random() < 0.4 else -1
@@ -66,9 +66,13 @@ def random_faults(random, instances, per_node) -> Faults:
         if at >= 10**15:
             continue  # it is down already, for good
         down = -1 if random.random() < 0.2 else to_ticks(float(random.random() * 0.3))
-        rows += fault_rows(failing, at, down, detection, node)
+        events.append((failing, at, down, detection, node))
         after = at + down + detection + 1 if down >= 0 else 10**15
         free_from |= dict.fromkeys(failing, after)
+    stores = random.random() < 0.3  # of the nodes only the store
+    rows = []
+    for failing, *when, node in events:
+        rows += fault_rows([] if stores and node >= 0 else failing, *when, node)
     return Faults.of(rows)
 
 

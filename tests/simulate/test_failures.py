@@ -29,6 +29,15 @@ def failing(where, at_ms, down_ms=-1, detection_ms=0.0, node=-1):
     return Faults.of(fault_rows([where], int(at_ms * MS), down, int(detection_ms * MS), node))
 
 
+def store_lost(node, at_ms, down_ms):
+    """Inputs' ``faults``: a node's share of the global tier, while its instances go on."""
+    return Faults.of(fault_rows([], int(at_ms * MS), int(down_ms * MS), 0, node))
+
+
+def rows_of(faults):
+    return list(zip(*(column.tolist() for column in faults), strict=True))
+
+
 def checked(run, inputs):
     replay = run(inputs)
     assert replay_violations(inputs, replay) == []
@@ -89,11 +98,14 @@ def test_where_none_is_up_a_request_fails_at_once(run):
         (failing(0, 10, 10), 0, 0, 0),
         (failing(0, 10, 10), 100, 0, 48),
         (failing(0, 10, 10, 0, node=0), 100, 0, 0),
+        (store_lost(0, 10, 10), 0, 48, 0),
+        (store_lost(0, 10, 10), 100, 48, 0),
+        (Faults.of([*rows_of(failing(0, 10, 10)), *rows_of(store_lost(0, 5, 1))]), 100, 0, 0),
     ],
 )
 def test_what_is_left_after_the_restart(run, faults, store, local, fetched):
     # the same prompt again: an instance that failed is cold, its node's share of the store is lost
-    # only if the node failed, which here is all of it
+    # only if the node or the store failed, which here is all of it
     inputs = inputs_of([0.0, 0.03], 64, 2, STEP, paths=[PATH, PATH], faults=faults)
     fabric = inputs.fabric._replace(global_blocks=store, recompute_if_faster=0)
     replay = checked(run, dataclasses.replace(inputs, fabric=fabric))
@@ -186,11 +198,25 @@ def test_outcome_and_series_of_a_node_that_fails_and_recovers():
             [{"instance": 1, "at_s": 9.0}, {"instance": 1, "at_s": 20.0}],
             r"failures\[1\].at_s = 20: instance 1 is down, .* until inf s",
         ),
+        ([{"store": 2, "at_s": 1.0}], r"failures\[0\].store = 2: the cluster has 2"),
+        (
+            [{"node": 1, "at_s": 9.0, "down_s": 20.0}, {"store": 1, "at_s": 20.0}],
+            r"failures\[1\].at_s = 20: the store of node 1 is lost until 29 s \(failures\[0\]\)",
+        ),
     ],
 )
 def test_failures_that_cannot_be(failures, message):
     with pytest.raises(SpecError, match=message):
         faults_of(scenario(failures=failures), 8, 4, 2)
+
+
+def test_a_store_that_is_lost_takes_no_request_with_it():
+    lost = [{"store": node, "at_s": 30.0, "down_s": 1.0} for node in range(2)]
+    calm, broken = simulate(scenario()), simulate(scenario(failures=lost), check=True)
+    assert broken["failed_ratio"] == broken["retries"] == 0
+    assert broken["requests"] > 0
+    assert broken.instances["failures"].tolist() == [0] * 8
+    assert broken.number("global_ratio") < calm.number("global_ratio")
 
 
 def test_failures_of_disaggregated_serving_are_refused():
