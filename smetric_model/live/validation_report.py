@@ -174,7 +174,8 @@ def agreement_figure(table: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(policies)), policies, fontsize=7, rotation=20)
         axes.tick_params(axis="y", labelsize=8)
         axes.set_xlim(-0.6, len(policies) - 0.4)
-        axes.set_ylim(0, 1.12 * axes.dataLim.ymax)
+        top = axes.dataLim.ymax  # −inf without data
+        axes.set_ylim(0, 1.12 * top if top > 0 else 1.0)
     return figure
 
 
