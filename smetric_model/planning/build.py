@@ -50,6 +50,14 @@ def plan(
         If the scenario cannot be resolved, or the LLM does not fit.
     TraceError
         If the trace cannot be read.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, plan
+    >>> found = plan(Scenario.from_toml("data/scenarios/agents-small.toml"))
+    >>> none, ideal = found.ends["none"], found.ends["ideal"]
+    >>> none.attainment_rps < ideal.attainment_rps  # reuse is worth a multiple of the rate
+    True
     """
     started = time.perf_counter()
     tell = progress or (lambda _text: None)
@@ -148,8 +156,8 @@ def _notes(
     prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
 ) -> tuple[str, ...]:
     notes = [
-        "first form: load spread evenly, sessions where their KV is, Poisson arrivals at each"
-        " instance; what a router loses is not in these numbers yet"
+        "perfect placement: sessions where their KV is, Poisson arrivals at each instance; neither"
+        " what a router loses in hits nor what it gains by balancing the load is in these numbers"
     ]
     notes += notes_left_out(prediction.scenario, policy="")
     if rate is None:
