@@ -226,12 +226,6 @@ class ClusterDemand:
         follows = counted[rows] & (reuse.turn[rows] > 0)
         return float(at_first[follows].mean()) if follows.any() else float("nan")
 
-    @cached_property
-    def recorded_e2e_s(self) -> float:
-        """Mean end-to-end time of the requests when recorded; ``nan`` where unknown [s]."""
-        e2e = self.demand.session_reuse.e2e_s[self.rows]
-        return float(np.nanmean(e2e)) if np.isfinite(e2e).any() else float("nan")
-
 
 def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:
     """Return a workload as the scenario's cluster sees it; kept with the demand.

@@ -145,11 +145,6 @@ class Stickiness:
         return self.mean_load / self.cluster.rate_per_instance_rps
 
     @property
-    def home_load_mean(self) -> float:
-        """Mean load a follow-up finds at its home."""
-        return float(self.follow_up_load_law @ self._loads)
-
-    @property
     def joined_load_mean(self) -> float:
         """Mean load that free requests find where they go."""
         return float(self.joined_load_law @ self._loads)
@@ -184,11 +179,6 @@ class Stickiness:
     def largest_load_mean(self) -> float:
         """E[largest load of the N instances] at a time."""
         return self._over_time[1]
-
-    @property
-    def largest_over_mean_load(self) -> float:
-        """E[largest load ÷ mean load] at a time."""
-        return self._over_time[2]
 
     def sojourn_survival(self, time_s: ArrayLike) -> FloatArray:
         r"""Return P(time at the instance > t).
