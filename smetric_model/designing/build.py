@@ -362,8 +362,7 @@ def _notes(result: DesignPlan) -> tuple[str, ...]:
             if "carried over" in part
         }
     )
-    for text in borrowed:
-        notes.append(f"{text}: expect tens of per cent")
+    notes += [f"{text}: expect tens of per cent" for text in borrowed]
     invalid = [r.name for r in result.designs if not r.error and r.row.get("valid") is False]
     if invalid:
         notes.append("outside what the closed form covers, as its note says: " + ", ".join(invalid))
