@@ -303,16 +303,16 @@ def _words(
     reuse = caches.steady["local_ratio"] + caches.steady["global_ratio"]
     words = [
         f"When {_EVENT_WORDS[event]}, reuse falls from {percent(reuse)} to"
-        f" {percent(found['reused_at_once_ratio'])} of prompt tokens and is back within {near}"
-        f" after {duration(found['reused_recovered_s'])}; the share within SLO falls from"
+        f" {percent(found['reused_at_once_ratio'])} of prompt tokens and"
+        f" {_back(found['reused_recovered_s'], near)}; the share within SLO falls from"
         f" {percent(caches.steady['within_slo_ratio'])} to"
-        f" {percent(found['within_slo_at_once_ratio'])} and is back after"
-        f" {duration(found['within_slo_recovered_s'])}.",
+        f" {percent(found['within_slo_at_once_ratio'])} and"
+        f" {_back(found['within_slo_recovered_s'], near)}.",
     ]
     if "simulated_reused_recovered_s" in found:
         words.append(
-            f"Simulated: reuse back after {duration(found['simulated_reused_recovered_s'])}, share"
-            f" within SLO after {duration(found['simulated_within_slo_recovered_s'])}."
+            f"Simulated: reuse {_back(found['simulated_reused_recovered_s'], near)}; the share"
+            f" within SLO {_back(found['simulated_within_slo_recovered_s'], near)}."
         )
     if "admitted_at_once_rps" in found:
         at_once = found["admitted_at_once_rps"]
@@ -322,6 +322,15 @@ def _words(
             + f", {number(found['admitted_steady_rps'])} once caches are full."
         )  # fmt: skip
     return tuple(words)
+
+
+def _back(after_s: float, near: str) -> str:
+    """Say when something is back within a tolerance; 0: it was never further off."""
+    if after_s == 0:
+        return f"stays within {near}"
+    if math.isinf(after_s):
+        return f"is not back within {near} in this time"
+    return f"is back within {near} after {duration(after_s)}"
 
 
 def _notes(event: Event) -> tuple[str, ...]:
