@@ -7,7 +7,7 @@ OUT    ?= out
 # engines on CPUs, for live validation; an environment of its own
 LIVE   ?= .venv-live
 
-.PHONY: plan test lint format bench figures validate live-environment clean
+.PHONY: plan test lint format bench figures docs validate live-environment clean
 
 plan: $(STAMP)  ## capacity plan of the scenario shipped in data/
 	$(BIN)/smetric-model plan data/scenarios/agents-small.toml --out $(OUT)/plan
@@ -39,6 +39,9 @@ $(LIVE)/.installed: requirements/live-cpu.txt tools/live_environment.py
 
 figures: $(STAMP)  ## the paper's figures and a page with all of them, in out/figures
 	$(BIN)/python paper_figures/gallery.py --out $(OUT)/figures
+
+docs: $(STAMP)  ## the site: pages, notebooks, API reference, in out/docs; warnings are errors
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . $(OUT)/docs
 
 clean:
 	rm -rf $(VENV) $(LIVE) $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -52,6 +52,13 @@ class Outcome(Mapping[str, Value]):
     ------
     SpecError
         If a key is not in the schema, or a value is not of its column's kind.
+
+    Examples
+    --------
+    >>> from smetric_model import Outcome
+    >>> outcome = Outcome({"verb": "predict", "ttft_p50_s": 1.5})
+    >>> outcome["ttft_p50_s"], outcome["ttft_p90_s"]  # what is not given is missing
+    (1.5, nan)
     """
 
     __slots__ = ("_instances", "_requests", "_values")

@@ -65,6 +65,16 @@ class Scenario(Spec):
     SpecError
         If a key is unknown, a value not allowed, or two values contradict each other; one line
         a problem, with dotted key, value and what is allowed.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> scenario.cluster.instances, scenario.slo.tpot_s
+    (32, 0.03)
+    >>> scenario.replace(**{"cluster.instances": 0})
+    Traceback (most recent call last):
+    smetric_model.errors.SpecError: cluster.instances = 0: allowed is integer >= 1
     """
 
     name: Name = Field("colocated-30b", description="What reports call the scenario.")

@@ -162,6 +162,14 @@ def advantage(
         If a policy is unknown or compared with itself, or the scenario cannot be resolved.
     TraceError
         If the trace cannot be read.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, advantage
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> found = advantage(scenario, ["load-balance"])
+    >>> found.baseline, found.verdict in ("win", "tie", "lose", "none")
+    ('load-balance', True)
     """
     import pandas as pd
 

@@ -84,6 +84,14 @@ def predict_at_rates(
         One a rate.  Where there is no steady state ``valid`` is False, ``binding_resource`` names
         what saturates (none where the equations were not solved), ``note`` says why, and the
         figures are missing.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, predict_at_rates
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> few, many = predict_at_rates(scenario, [3.0, 1000.0])  # requests/s
+    >>> few["valid"], many["valid"], many["binding_resource"]
+    (True, False, 'compute')
     """
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
@@ -136,6 +144,14 @@ def predicted_capacity(
     ------
     SpecError
         If the criterion is unknown, or the scenario cannot be resolved.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, predicted_capacity
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> found = predicted_capacity(scenario)
+    >>> found.within_slo_ratio >= scenario.slo.attainment, found.rate_rps < found.saturation_rps
+    (True, True)
     """
     if criterion not in ("peak_goodput", "attainment"):
         raise SpecError(f"criterion = {criterion!r}; one of peak_goodput, attainment")

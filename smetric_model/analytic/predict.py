@@ -59,6 +59,16 @@ def predict(
     Notes
     -----
     The equations and how far they are from a simulation: ``docs/cluster-model.md``.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, predict
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> outcome = predict(scenario)
+    >>> outcome["binding_resource"], outcome["valid"]
+    ('compute', True)
+    >>> round(outcome["local_ratio"] + outcome["global_ratio"] + outcome["recomputed_ratio"], 9)
+    1.0
     """
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)

@@ -114,6 +114,17 @@ def bound(
     Notes
     -----
     What is a bound on what, and why: ``docs/bound.md``.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, bound, simulate
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml").replace(
+    ...     **{"workload.warmup_s": 120.0, "workload.window_s": 120.0}
+    ... )
+    >>> best = bound(scenario)
+    >>> run = simulate(scenario)
+    >>> run["total_tps"] < best["total_tps"]
+    True
     """
     return bound_in_detail(scenario, trace, options, simulation, progress).outcome
 

@@ -83,6 +83,13 @@ def capacity(
     Notes
     -----
     ``docs/capacity.md``: the search, its noise, and how far the verbs are apart.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, capacity
+    >>> found = capacity(Scenario.from_toml("data/scenarios/agents-small.toml"))  # closed form
+    >>> found.rate_rps > 3, found.resource
+    (True, 'compute')
     """
     if not callable(verb) and verb not in VERBS:
         raise SpecError(f"capacity: verb = {verb!r}; one of {', '.join(VERBS)}, or a function")

@@ -148,6 +148,16 @@ def compare(
     Notes
     -----
     p values are corrected by Holm's method over the quantities of each name and condition.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, compare, predict
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> larger = scenario.replace(**{"cluster.instances": 64, "name": "larger"})
+    >>> answers = {"now": predict(scenario), "larger": predict(larger)}
+    >>> shown = compare(answers, quantities=["ttft_p*"])
+    >>> shown.names, sorted(set(shown.table["quantity"]))
+    (('now', 'larger'), ['ttft_p50_s', 'ttft_p90_s', 'ttft_p95_s', 'ttft_p99_s'])
     """
     import pandas as pd
 

@@ -50,6 +50,14 @@ def plan(
         If the scenario cannot be resolved, or the LLM does not fit.
     TraceError
         If the trace cannot be read.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, plan
+    >>> found = plan(Scenario.from_toml("data/scenarios/agents-small.toml"))
+    >>> none, ideal = found.ends["none"], found.ends["ideal"]
+    >>> none.attainment_rps < ideal.attainment_rps  # reuse is worth a multiple of the rate
+    True
     """
     started = time.perf_counter()
     tell = progress or (lambda _text: None)

@@ -83,6 +83,18 @@ def simulate(
     Notes
     -----
     The rules are in ``docs/simulate.md``.  Equal scenarios give equal outcomes, in any process.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, simulate
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml").replace(
+    ...     **{"workload.warmup_s": 120.0, "workload.window_s": 120.0}
+    ... )
+    >>> outcome = simulate(scenario)
+    >>> outcome["requests"] == sum(outcome.requests["arrival_s"] >= 120)  # those of the window
+    True
+    >>> simulate(scenario) == outcome  # the same seed, the same run
+    True
     """
     return simulate_in_detail(scenario, trace, check, progress).outcome
 

@@ -76,6 +76,16 @@ def sweep(
         Before anything runs: if a key does not exist, a value is not allowed, a verb is not
         known, or no point is left.  Keys that contradict each other in some points only are rows
         that failed.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, sweep
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> rows = sweep(scenario, {"router.policy": ["smetric", "bailian"]}, "predict")
+    >>> rows[["router.policy", "status"]]
+      router.policy status
+    0       smetric   done
+    1       bailian   done
     """
     started = time.monotonic()
     bases = _bases(scenario)

@@ -166,6 +166,16 @@ def tune(
         If the scenario asks for what is not modelled, or an argument is not allowed.
     UnstableError
         If the cluster has no steady state at this rate under SMetric.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, tune
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> result = tune(scenario, loss=None, overloads=[1.0, 2.0, 4.0], hit_ratios=[0.25, 0.5])
+    >>> (result.overload, result.hit_ratio) in {(p.overload, p.hit_ratio) for p in result.grid}
+    True
+    >>> isinstance(result.advice[0], str)  # in words
+    True
     """
     if not overloads or not hit_ratios:
         raise SpecError("overloads and hit_ratios: one value each is needed at least")

@@ -111,6 +111,14 @@ def fewest_instances(
     ------
     SpecError
         If the share is not allowed, or the scenario cannot be resolved.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, fewest_instances
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> found = fewest_instances(scenario)  # for its 3 requests/s
+    >>> found.instances < scenario.cluster.instances, found.within_slo_ratio >= found.attainment
+    (True, True)
     """
     wanted = scenario.slo.attainment if attainment is None else attainment
     if not 0 < wanted <= 1:

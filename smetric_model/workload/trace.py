@@ -284,6 +284,13 @@ def load_trace(
         If the file is not a trace, or a line is wrong (names file and line).
     OSError
         If the file cannot be opened.
+
+    Examples
+    --------
+    >>> from smetric_model import load_trace
+    >>> trace = load_trace("data/traces/agents-small.parquet")
+    >>> trace.format, len(trace)
+    ('smetric', 4179)
     """
     from smetric_model.workload.formats import read
 
