@@ -43,6 +43,7 @@ napoleon_use_ivar = True
 add_module_names = False
 suppress_warnings = ["ref.python"]  # a name that several modules re-export
 
+highlight_language = "text"  # command lines and their output
 html_theme = "furo"
 html_title = "smetric_model"
 html_static_path: list[str] = []

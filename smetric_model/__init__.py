@@ -19,7 +19,7 @@ _HOMES: dict[str, str] = {
     "compare": "smetric_model.comparison",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
-    "plan": "smetric_model.planning",
+    "plan": "smetric_model.designing",
     "predict": "smetric_model.analytic.predict",
     "predict_at_rates": "smetric_model.analytic.cluster_capacity",
     "predicted_capacity": "smetric_model.analytic.cluster_capacity",
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from smetric_model.bound import bound as bound
     from smetric_model.capacity import capacity as capacity
     from smetric_model.comparison import compare as compare
+    from smetric_model.designing import plan as plan
     from smetric_model.outcome import Outcome as Outcome
-    from smetric_model.planning import plan as plan
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate
     from smetric_model.sweeping import sweep as sweep

@@ -31,7 +31,11 @@ __all__ = [
     "COLOURS",
     "GROUP_COLOURS",
     "capacity_figure",
+    "dressed",
     "fetch_figure",
+    "legend",
+    "light",
+    "new_figure",
     "step_figure",
     "svg",
     "tier_size_figure",
@@ -70,7 +74,8 @@ _SMALLEST_GB = 1e-3  # what takes no room at all stands here on a logarithmic ax
 _WIDTH = 5.1  # inches; at 72 units an inch about a phone's width, so that text keeps its size
 
 
-def _light(role: str) -> str:
+def light(role: str) -> str:
+    """Colour of a role in the light theme, in which figures are drawn."""
     return COLOURS[role][0]
 
 
@@ -78,39 +83,42 @@ def _thousands(value: float, _position: int | None = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _dressed(axes: Axes) -> Axes:
+def dressed(axes: Axes) -> Axes:
+    """Give axes the look of the figures here, and return them."""
     axes.set_facecolor("none")
-    axes.grid(True, color=_light("line"), linewidth=0.7)
+    axes.grid(True, color=light("line"), linewidth=0.7)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(_light("muted"))
-    axes.tick_params(which="both", colors=_light("muted"), labelcolor=_light("ink"), labelsize=9)
+        spine.set_color(light("muted"))
+    axes.tick_params(which="both", colors=light("muted"), labelcolor=light("ink"), labelsize=9)
     for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(_light("ink"))
+        label.set_color(light("ink"))
         label.set_fontsize(9.5)
     return axes
 
 
-def _figure(height: float) -> Figure:
+def new_figure(height: float) -> Figure:
+    """Return an empty figure as wide as a phone, of a height in inches."""
     return Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
 
 
-def _legend(figure: Figure, handles: list[Any], columns: int) -> None:
+def legend(figure: Figure, handles: list[Any], columns: int) -> None:
+    """Put a legend above a figure."""
     figure.legend(
         handles=handles,
         loc="outside upper left",
         ncols=columns,
         frameon=False,
         fontsize=9,
-        labelcolor=_light("ink"),
+        labelcolor=light("ink"),
         handlelength=2.4,
         columnspacing=1.4,
     )
 
 
 def _vertical(axes: Axes, x: float, colour: str, style: Any = (0, (1, 2))) -> None:
-    axes.axvline(x, color=_light(colour), linewidth=1.3, linestyle=style, zorder=1.5)
+    axes.axvline(x, color=light(colour), linewidth=1.3, linestyle=style, zorder=1.5)
 
 
 def capacity_figure(plan: Plan) -> Figure:
@@ -127,13 +135,13 @@ def capacity_figure(plan: Plan) -> Figure:
         Two panels.  A disc marks the peak, a diamond the attainment capacity, a vertical line the
         plan's rate; each curve ends where it saturates.
     """
-    figure = _figure(5.4)
+    figure = new_figure(5.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     servable = 1.0 - plan.workload["unservable_ratio"]
     wanted = plan.scenario.slo.attainment
     handles = []
     for name, title in END_NAMES.items():
-        end, colour = plan.ends[name], _light(name)
+        end, colour = plan.ends[name], light(name)
         rates = np.array([*end.rates_rps, end.saturation_rps])
         good = np.array([*end.within_slo_tps, np.nan])
         shares = np.array([*end.within_slo_ratio, np.nan])
@@ -148,11 +156,11 @@ def capacity_figure(plan: Plan) -> Figure:
             upper.plot(end.peak_rps, end.peak_within_slo_tps, "o", color=colour, markersize=7)
         if end.attainment_rps is not None:
             y = float(np.interp(end.attainment_rps, rates[:-1], good[:-1]))
-            diamond = {"color": colour, "markersize": 8, "markeredgecolor": _light("paper")}
+            diamond = {"color": colour, "markersize": 8, "markeredgecolor": light("paper")}
             upper.plot(end.attainment_rps, y, "D", **diamond)
             lower.plot(end.attainment_rps, wanted, "D", **diamond)
         handles.append(Line2D([], [], label=title, **style))
-    grey = _light("muted")
+    grey = light("muted")
     point = {"linestyle": "none", "color": grey, "markersize": 7}
     marks: dict[str, dict[str, Any]] = {
         "peak": {"marker": "o"} | point,
@@ -162,7 +170,7 @@ def capacity_figure(plan: Plan) -> Figure:
         for axes in (upper, lower):
             _vertical(axes, plan.rate_rps * servable, "mark", (0, (3, 1.5, 1, 1.5)))
         marks["rate asked for"] = {
-            "color": _light("mark"),
+            "color": light("mark"),
             "linewidth": 1.3,
             "linestyle": (0, (3, 1.5, 1, 1.5)),
         }
@@ -178,8 +186,8 @@ def capacity_figure(plan: Plan) -> Figure:
     upper.set_ylim(0, 1.06 * top if top > 0 else 1.0)
     upper.set_xlim(left=0)
     for axes in (upper, lower):
-        _dressed(axes)
-    _legend(figure, handles, 3)
+        dressed(axes)
+    legend(figure, handles, 3)
     return figure
 
 
@@ -205,7 +213,7 @@ def tier_size_figure(plan: Plan) -> Figure:
     tiers = plan.tiers
     if not tiers.curve_bytes:
         raise ValueError("nothing is reusable: there is no curve of the global tier's size")
-    figure = _figure(3.5)
+    figure = new_figure(3.5)
     axes = figure.subplots()
     size = np.array(tiers.curve_bytes) / GB
     ratio = np.array(tiers.curve_ratio)
@@ -214,15 +222,15 @@ def tier_size_figure(plan: Plan) -> Figure:
     # below the first size less is served: the curve rises from the axis, also where all reuse has
     # one age and the curve is a step
     size, ratio = np.append(size[:1], size), np.append(0.0, ratio)
-    axes.plot(size, ratio, color=_light("tiers"), linewidth=2)
-    handles = [Line2D([], [], color=_light("tiers"), linewidth=2, label="shared store")]
+    axes.plot(size, ratio, color=light("tiers"), linewidth=2)
+    handles = [Line2D([], [], color=light("tiers"), linewidth=2, label="shared store")]
     points = [
         (needed / GB, float(share.rstrip("%")) / 100)
         for share, needed in tiers.global_bytes.items()
         if np.isfinite(needed) and needed > 0
     ]
     if points:
-        axes.plot(*zip(*points, strict=True), "o", color=_light("tiers"), markersize=6)
+        axes.plot(*zip(*points, strict=True), "o", color=light("tiers"), markersize=6)
         # the last ones crowd at the top: labels go below and above the curve in turn
         for index, (x, y) in enumerate(points):
             below = index % 2 == 0
@@ -233,8 +241,8 @@ def tier_size_figure(plan: Plan) -> Figure:
                 ha="left" if below else "right",
                 textcoords="offset points",
                 fontsize=8.5,
-                color=_light("ink"),
-                bbox={"facecolor": _light("paper"), "edgecolor": "none", "pad": 0.6},
+                color=light("ink"),
+                bbox={"facecolor": light("paper"), "edgecolor": "none", "pad": 0.6},
             )
     free = max(tiers.local_bytes - tiers.pinned_bytes, 0.0) / GB
     marks: tuple[tuple[float, str, Any, str], ...] = (
@@ -250,7 +258,7 @@ def tier_size_figure(plan: Plan) -> Figure:
         if value > 0:
             _vertical(axes, value, colour, style)
             handles.append(
-                Line2D([], [], color=_light(colour), linewidth=1.3, linestyle=style, label=label)
+                Line2D([], [], color=light(colour), linewidth=1.3, linestyle=style, label=label)
             )
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
@@ -259,8 +267,8 @@ def tier_size_figure(plan: Plan) -> Figure:
     axes.set_ylabel("reuse served [% of reusable tokens]")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
     axes.set_ylim(0, 1.1)
-    _dressed(axes)
-    _legend(figure, handles, 2)
+    dressed(axes)
+    legend(figure, handles, 2)
     return figure
 
 
@@ -290,7 +298,7 @@ def fetch_figure(plan: Plan) -> Figure:
     fetch = plan.fetch
     if fetch is None:
         raise ValueError("nothing is reusable: nothing to load or recompute")
-    figure = _figure(3.6)
+    figure = new_figure(3.6)
     axes = figure.subplots()
     tokens = np.array(fetch.curve_tokens)
     handles = []
@@ -299,7 +307,7 @@ def fetch_figure(plan: Plan) -> Figure:
         (fetch.curve_rdma_s, "tiers", "tiers", "fetch over RDMA"),
         (fetch.curve_dram_s, "ideal", "none", "fetch from own DRAM"),
     ):
-        style = _STYLES[like] | {"color": _light(role)}
+        style = _STYLES[like] | {"color": light(role)}
         axes.plot(tokens, values, **style)
         handles.append(Line2D([], [], label=label, **style))
     for ranges, times, role, label in (
@@ -312,9 +320,9 @@ def fetch_figure(plan: Plan) -> Figure:
         y = np.exp(np.interp(np.log(x), np.log(tokens), np.log(times)))
         mark: dict[str, Any] = {
             "marker": "D",
-            "color": _light(role),
+            "color": light(role),
             "markersize": 7,
-            "markeredgecolor": _light("paper"),
+            "markeredgecolor": light("paper"),
             "linestyle": "none",
         }
         axes.plot(x, y, **mark)
@@ -325,7 +333,7 @@ def fetch_figure(plan: Plan) -> Figure:
         Line2D(
             [],
             [],
-            color=_light("mark"),
+            color=light("mark"),
             linewidth=1.3,
             linestyle=mean,
             label=f"mean prefix, {number(fetch.prefix_tokens)}",
@@ -338,8 +346,8 @@ def fetch_figure(plan: Plan) -> Figure:
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("length of the prefix [tokens]")
     axes.set_ylabel("time [ms]")
-    _dressed(axes)
-    _legend(figure, handles, 2)
+    dressed(axes)
+    legend(figure, handles, 2)
     return figure
 
 
@@ -356,7 +364,7 @@ def step_figure(plan: Plan) -> Figure:
     Figure
         Horizontal bars that add up to 100 %, each with the step's time.
     """
-    figure = _figure(1.35 + 0.62 * len(plan.steps))
+    figure = new_figure(1.35 + 0.62 * len(plan.steps))
     axes = figure.subplots()
     used = [g for g in GROUP_COLOURS if any(s.groups[g]["time_s"] > 0 for s in plan.steps)]
     left = np.zeros(len(plan.steps))
@@ -369,7 +377,7 @@ def step_figure(plan: Plan) -> Figure:
             left=left,
             height=0.62,
             color=GROUP_COLOURS[group],
-            edgecolor=_light("paper"),
+            edgecolor=light("paper"),
             linewidth=0.8,
             label=group.replace("_", " "),
         )
@@ -392,10 +400,10 @@ def step_figure(plan: Plan) -> Figure:
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=""))
     axes.set_xlabel("share of the step's time [%]")
-    _dressed(axes)
+    dressed(axes)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
-    _legend(figure, axes.get_legend_handles_labels()[0], 3)
+    legend(figure, axes.get_legend_handles_labels()[0], 3)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""A plan as a page: one HTML file that needs nothing else, and the plan's JSON beside it."""
+"""A plan as a page: one HTML file that needs nothing else; JSON and CSV beside it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from smetric_model.planning import words
 
 if TYPE_CHECKING:
+    from smetric_model.designing import DesignPlan
     from smetric_model.planning import Plan
 
 __all__ = ["plan_page", "write_plan_report"]
@@ -35,12 +36,12 @@ class _Plot:
     svg: Any  # markupsafe.Markup, or None where there is nothing to draw
 
 
-def write_plan_report(plan: Plan, out_dir: str | Path) -> Path:
-    """Write ``plan.html`` and ``plan.json`` to a folder.
+def write_plan_report(plan: Plan | DesignPlan, out_dir: str | Path) -> Path:
+    """Write ``plan.html``, ``plan.json`` and, where designs were compared, ``designs.csv``.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or DesignPlan
         What to report.
     out_dir : str or Path
         Folder; made if it is not there.  Files of these names are replaced.
@@ -66,17 +67,26 @@ def write_plan_report(plan: Plan, out_dir: str | Path) -> Path:
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "plan.json").write_bytes(content)
+    search = _search(plan)
+    if search is not None:
+        search.frame().to_csv(folder / "designs.csv", index=False)
     path = folder / "plan.html"
     path.write_text(page, encoding="utf-8")
     return path
 
 
-def plan_page(plan: Plan) -> str:
+def _search(plan: Plan | DesignPlan) -> DesignPlan | None:
+    from smetric_model.designing import DesignPlan
+
+    return plan if isinstance(plan, DesignPlan) else None
+
+
+def plan_page(plan: Plan | DesignPlan) -> str:
     """Return the page of a plan.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or DesignPlan
         What to report.
 
     Returns
@@ -89,6 +99,9 @@ def plan_page(plan: Plan) -> str:
 
     from smetric_model.plots import COLOURS, GROUP_COLOURS
 
+    search = _search(plan)
+    placement: Plan = plan if search is None else search.placement  # type: ignore[assignment]
+    notes = placement.notes if search is None else (*search.notes, *placement.notes)
     environment = Environment(
         loader=PackageLoader("smetric_model"),
         autoescape=True,
@@ -97,21 +110,92 @@ def plan_page(plan: Plan) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("plan.html.j2").render(
-        plan=plan,
+        plan=placement,
+        search=None if search is None else _searched(search),
         words=words,
-        notes=[_sentence(note) for note in plan.notes],
+        notes=[_sentence(note) for note in notes],
         colours=COLOURS,
         group_colours=GROUP_COLOURS,
-        plots=_plots(plan),
-        slo=_slo(plan),
-        steps=_steps(plan),
-        scenario=_scenario(plan),
+        plots=_plots(placement),
+        slo=_slo(placement),
+        steps=_steps(placement),
+        scenario=_scenario(placement),
         assumptions=_ASSUMPTIONS,
-        efficiencies=_efficiencies(plan),
+        efficiencies=_efficiencies(placement),
         versions={"Python": platform.python_version()}
         | {name: version(name) for name in _DISTRIBUTIONS},
         written=datetime.now(UTC),
+        elapsed_s=plan.elapsed_s,
     )
+
+
+# --- search over designs ------------------------------------------------------------------------
+
+
+def _searched(search: DesignPlan) -> dict[str, Any]:
+    """Return what the page shows of a search over designs."""
+    from smetric_model.designing import words as designs
+
+    done = [d for d in search.designs if not d.error]
+    ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]
+    reasons: dict[str, list[str]] = {}
+    for design in search.designs:
+        if design.error:
+            reasons.setdefault(design.error.splitlines()[0], []).append(design.name)
+    return {
+        "answers": search.answers,
+        "findings": search.findings,
+        "columns": designs.design_columns(search),
+        "rows": [
+            {
+                "name": d.name,
+                "cells": designs.design_cells(search, d),
+                "on_front": d.on_front,
+                "given": d is search.given,
+            }
+            for d in ordered
+        ],
+        "impossible": [(", ".join(names), reason) for reason, names in reasons.items()],
+        "unit": search.prices.unit,
+        "prices": designs.price_rows(search.prices),
+        "tries": designs.try_rows(search),
+        "plots": _search_plots(search),
+        "seconds": ", ".join(f"{k} {words.duration(v)}" for k, v in search.seconds.items()),
+    }
+
+
+def _search_plots(search: DesignPlan) -> list[_Plot]:
+    from markupsafe import Markup
+
+    from smetric_model.designing import figures
+    from smetric_model.plots import svg
+
+    drawn = []
+    if sum(not d.error for d in search.designs) > 1:
+        aim = "more requests/s" if search.goal == "capacity" else "a shorter TTFT"
+        drawn.append(
+            (
+                "designs",
+                "What is worth its price",
+                f"A point a design, by the closed form. The line joins the front: {aim} than"
+                " there costs more. The table below names the designs.",
+                figures.designs_figure,
+            )
+        )
+    if search.sensitivities:
+        drawn.append(
+            (
+                "sensitivities",
+                "What moves the answer",
+                "Instances needed when one assumption changes, the others as they are: to the"
+                " right more, to the left fewer.",
+                figures.sensitivity_figure,
+            )
+        )
+    return [
+        _Plot(title, reading, Markup(svg(draw(search), name, title)))
+        for name, title, reading, draw in drawn
+    ]
 
 
 # --- plots --------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
-__all__ = ["fewest", "largest"]
+__all__ = ["fewest", "fewest_near", "fewest_steps", "largest"]
 
 _STEPS = 12  # halvings of a search
 _DOUBLINGS = 12
@@ -80,4 +80,81 @@ def fewest(good: Callable[[int], bool], start: int, most: int = 1 << 20) -> int 
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if good(middle) else (middle, high)
+    return high
+
+
+def fewest_near(
+    good: Callable[[int], bool], start: int, least: int = 1, most: int = 1 << 20
+) -> int | None:
+    """As :func:`fewest`, quickly where ``start`` is near the answer.
+
+    Parameters
+    ----------
+    good : callable
+        Of a whole number of at least ``least``; False below a limit, True above.
+    start : int
+        A guess.
+    least, most : int
+        Smallest and largest number tried.
+
+    Returns
+    -------
+    int or None
+        None where it holds up to ``most`` nowhere.
+    """
+    steps = fewest_steps(start, least, most)
+    try:
+        asked = next(steps)
+        while True:
+            asked = steps.send(good(asked))
+    except StopIteration as end:
+        found: int | None = end.value
+        return found
+
+
+def fewest_steps(start: int, least: int, most: int) -> Generator[int, bool, int | None]:
+    """Ask for the numbers that :func:`fewest_near` tries, for whoever runs several such searches.
+
+    Steps away from ``start`` double, on either side; between the last two the answer is halved out.
+
+    Parameters
+    ----------
+    start, least, most : int
+        As there.
+
+    Yields
+    ------
+    int
+        A number; send whether it is good.
+
+    Returns
+    -------
+    int or None
+        The answer.
+    """
+    at = min(max(start, least), most)
+    step = 1
+    if (yield at):
+        high, low = at, least - 1
+        while high > least:
+            below = max(high - step, least)
+            if not (yield below):
+                low = below
+                break
+            high, step = below, 2 * step
+    else:
+        low = at
+        while True:
+            if low >= most:
+                return None
+            high = min(low + step, most)
+            if (yield high):
+                break
+            low, step = high, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (yield middle):
+            high = middle
+        else:
+            low = middle
     return high

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from smetric_model.designing import DesignPlan
     from smetric_model.planning import Plan
+    from smetric_model.scenario import Scenario
 
 # Machines that run tests are shared: a slow example says nothing.
 # CI tries the same examples each time; elsewhere every run tries new ones.
@@ -63,18 +65,54 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_plan(small_trace: Path) -> Plan:
-    """A real plan, quickly made: two nodes of one instance."""
-    from smetric_model.planning import plan
+def small_scenario(small_trace: Path) -> Scenario:
+    """Two nodes of one instance."""
     from smetric_model.scenario import Scenario
 
-    return plan(
-        Scenario.from_dict(
-            {
-                "name": "small",
-                "workload": {"trace": str(small_trace), "rate_rps": 0.8},
-                "cluster": {"instances": 2, "gpus_per_node": 1},
-                "engine": {"max_running_requests": 32},
-            }
-        )
+    return Scenario.from_dict(
+        {
+            "name": "small",
+            "workload": {"trace": str(small_trace), "rate_rps": 0.8},
+            "cluster": {"instances": 2, "gpus_per_node": 1},
+            "engine": {"max_running_requests": 32},
+        }
     )
+
+
+@pytest.fixture(scope="session")
+def small_plan(small_scenario: Scenario) -> Plan:
+    """A real plan of perfect placement, quickly made."""
+    from smetric_model.planning import plan
+
+    return plan(small_scenario)
+
+
+@pytest.fixture(scope="session")
+def search_scenario() -> Scenario:
+    """The shipped workload at a low rate on small nodes, a short window: a few instances."""
+    from smetric_model.datafiles import data_dir
+    from smetric_model.scenario import Scenario
+
+    shipped = Scenario.from_toml(data_dir() / "scenarios" / "agents-small.toml")
+    return shipped.replace(
+        **{
+            "name": "search",
+            "workload.rate_rps": 0.8,
+            "workload.window_s": 300.0,
+            "workload.warmup_s": 300.0,
+            "cluster.instances": 6,
+            "cluster.gpus_per_node": 2,
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def small_search(search_scenario: Scenario) -> DesignPlan:
+    """A real search over few designs, simulated and bounded."""
+    from smetric_model.designing import DesignSpace, plan
+
+    space = DesignSpace(
+        {"global_tier.bytes_per_node": (0, 1000e9, 2000e9)},
+        ({"router.policy": "load-balance"}, {"engine.gpu": "L40S"}),
+    )
+    return plan(search_scenario, space=space, check=2, seeds=3)

@@ -18,6 +18,7 @@ from smetric_model.planning import words
 from smetric_model.report import plan_page, write_plan_report
 
 if TYPE_CHECKING:
+    from smetric_model.designing import DesignPlan
     from smetric_model.planning import Plan
 
 VOID = {"meta", "link", "br", "path", "use", "rect", "circle"}
@@ -60,6 +61,11 @@ def page(small_plan: Plan) -> str:
     return plan_page(small_plan)
 
 
+@pytest.fixture(scope="module")
+def search_page(small_search: DesignPlan) -> str:
+    return plan_page(small_search)
+
+
 def squeezed(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
@@ -75,6 +81,50 @@ def test_the_page_loads_and_runs_nothing(page: str) -> None:
     assert set(re.findall(r"url\(([^)])", page)) == {"#"}
     assert "http:" not in page
     assert "https:" not in page
+
+
+def test_the_page_of_a_search_loads_nothing_either(search_page: str) -> None:
+    parsed = Page(search_page)
+    assert "script" not in parsed.tags
+    for _tag, name, value in parsed.attributes:
+        if name in ("src", "href", "data", "srcset", "action"):
+            assert value in ("plan.json", "designs.csv") or value.startswith(("#", "data:"))
+    ids = [value for _, name, value in parsed.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+
+
+def test_answers_come_first_with_their_sources(search_page: str, small_search: DesignPlan) -> None:
+    text = squeezed(Page(search_page).text)
+    places = [text.index(squeezed(answer.question)) for answer in small_search.answers]
+    assert places == sorted(places)
+    assert places[-1] < text.index("Designs compared")
+    for answer in small_search.answers:
+        assert squeezed(answer.text) in text
+        assert f"Source: {answer.source}." in text
+
+
+def test_every_design_is_on_the_page(search_page: str, small_search: DesignPlan) -> None:
+    text = squeezed(Page(search_page).text)
+    for design in small_search.designs:
+        assert design.name in text
+    assert "does not fit" in text
+    assert "nan" not in text
+    assert "What was simulated" in text
+
+
+def test_findings_have_their_place(small_search: DesignPlan) -> None:
+    class Found:
+        title = "What if <a node> is lost?"
+        words = ("Two instances more.",)
+        notes = ("an assumption",)
+
+        def to_dict(self) -> dict[str, object]:
+            return {}
+
+    text = squeezed(Page(plan_page(small_search.with_findings([Found()]))).text)
+    assert "What if <a node> is lost?" in text
+    assert "Two instances more." in text
+    assert "An assumption." in text
 
 
 def test_unservable_requests_come_first(page: str, small_plan: Plan) -> None:

@@ -7,7 +7,7 @@ Errors compare means over the seeds of a scenario, on the same traces.  *Noise* 
 error of the simulated mean (standard deviation over seeds ÷ √seeds), on the same scale as the
 error, for as many seeds as were predicted.  Scenarios whose simulation finds no steady state
 (requests take longer and longer, or do not end) are counted apart, with what ``predict`` says of
-them.
+them at the rate that they were asked for (``asked``).
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def tidy(
             **about,
             "simulate": _status(simulated),
             "predict": _status(predicted),
+            "asked": _status(found.get((point.number, "asked"), [])),
             "error": next((row["error"] for row in predicted + simulated if "error" in row), ""),
             "steady": bool(done) and not no_steady_state(simulated, point),
             "utilisation": np.mean([r["compute_utilisation_ratio"] for r in done]) if done else 0.0,
@@ -190,12 +191,14 @@ def worst(lines: pd.DataFrame, count: int) -> str:
 def report(title: str, lines: pd.DataFrame, states: pd.DataFrame, count: int = 3) -> str:
     """Return the report of what :func:`tidy` made."""
     out = [f"# Closed form against simulation: {title}", ""]
-    pairs = states.groupby(["serving", "simulate", "predict", "steady"]).size().reset_index()
+    pairs = (
+        states.groupby(["serving", "simulate", "predict", "asked", "steady"]).size().reset_index()
+    )
     out += [
         "Scenarios by state (`steady`: the simulation has a steady state):",
         "",
-        "| serving | simulate | predict | steady | scenarios |",
-        "|---|---|---|---|---|",
+        "| serving | simulate | predict | asked | steady | scenarios |",
+        "|---|---|---|---|---|---|",
         *("| " + " | ".join(map(str, row)) + " |" for row in pairs.to_numpy()),
         "",
     ]

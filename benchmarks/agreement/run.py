@@ -8,6 +8,8 @@ the closed form's sources change, rows of ``simulate`` with ``--again simulate``
 were refused always.  Failures are rows, too.
 
 Both verbs get the same trace, ``predict`` at the rate that the simulator realised in its window.
+Sessions that wait come later, so that a cluster without a steady state realises less than it was
+asked for: whether ``predict`` says so is a third row, ``asked``, at the rate of the design.
 The seeds are the same for all scenarios of a half (common random numbers).  Where a run has many
 requests, there are fewer seeds: so many that a scenario's runs together stay near
 ``SCENARIO_REQUESTS``, at least two.
@@ -39,7 +41,7 @@ from smetric_model.outcome import Outcome
 SEEDS = 5
 SCENARIO_REQUESTS = 250_000
 FIRST_SEED = {"development": 0, "held-out": 1_000}
-VERBS = ("simulate", "predict")
+VERBS = ("simulate", "predict", "asked")
 Row = dict[str, Any]
 Task = tuple[design.Point, int, dict[str, Row | None], str]
 
@@ -157,6 +159,10 @@ def evaluate(task: Task) -> list[Row]:
         else:
             row |= {"status": "refused", "error": "not simulated", "cpu_s": 0.0}
         rows.append(row)
+    if known["asked"] is None:
+        asked = scenario.replace(**{"workload.rate_rps": point.rate_rps})
+        row = {**key, "verb": "asked", "sources": digest}
+        rows.append(row | _timed(lambda: predict(asked, trace=trace)))
     return rows
 
 
@@ -172,7 +178,7 @@ def _tasks(
                 stale = row is not None and (
                     verb in again
                     or row["status"] == "refused"
-                    or (verb == "predict" and row["sources"] != digest)
+                    or (verb != "simulate" and row["sources"] != digest)
                 )
                 known[verb] = None if stale else row
             if None in known.values():

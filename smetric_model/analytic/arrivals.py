@@ -44,8 +44,9 @@ class Arrivals:
 
     @property
     def is_poisson(self) -> bool:
-        """Whether the rate does not depend on the load."""
-        return bool(np.ptp(self.factor) == 0)
+        """Whether the rate depends neither on the load nor on a prefill that runs."""
+        same = self.busy_factor is None or np.array_equal(self.busy_factor, self.factor)
+        return bool(np.ptp(self.factor) == 0 and same)
 
     def while_prefilling(self, load: ArrayLike) -> FloatArray:
         """Return ``m`` at loads while a prefill runs.

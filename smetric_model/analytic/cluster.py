@@ -45,7 +45,7 @@ from smetric_model.errors import ConvergenceError, UnstableError
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ClusterState", "ColocatedCluster"]
+__all__ = ["ClusterState", "ColocatedCluster", "Guess", "Mixed"]
 
 FloatArray = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ _STRATA = 64  # of uncached tokens among them
 _FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
 
 
-class _Guess(NamedTuple):
+class Guess(NamedTuple):
     """What one round hands to the next."""
 
     rule: StayRule
@@ -225,12 +225,12 @@ class ColocatedCluster:
             return StayRule(stay, needs_own=True, stay_without=1 / n, seeks_hits=True)
         return StayRule(stay, stay_without=stay)
 
-    def _first_guess(self, rate_rps: float) -> _Guess:
+    def _first_guess(self, rate_rps: float) -> Guess:
         n = self.instances
         stay = 1 / n if self.policy.threshold_form is None else 0.95
         if self.scenario.router.policy == "load-balance":
             stay = 1 / n
-        return _Guess(self._rule(stay), Pace(1.0, 0.02), 0.1 * self.demand.pool_tokens, 0.5)
+        return Guess(self._rule(stay), Pace(1.0, 0.02), 0.1 * self.demand.pool_tokens, 0.5)
 
     # --- one round ----------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class ColocatedCluster:
         reach = float(profile.retention_s(tokens + rate_rps * below, rate_rps))
         return min(reach, self.global_age_s)
 
-    def _mix(self, rate_rps: float, guess: _Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
+    def _mix(self, rate_rps: float, guess: Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
         """Pick requests as the engines get them, those that stay and those that do not."""
         local, demand = self.work.local, self.demand
         reach = self.reach_s(rate_rps, hits.retention_s)
@@ -452,7 +452,15 @@ class ColocatedCluster:
                 )
         if loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
-        if not np.isfinite(loaded.mean_ttft_s()):
+        ttft = loaded.mean_ttft_s()
+        if np.isfinite(ttft) and ttft > _LONGEST_S:
+            resource = engine_resource(instance)
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s over {self.instances} instances: waits grow to"
+                f" {ttft / 3600:.3g} hours before they come to rest; {resource} saturates",
+                resource,
+            )
+        if not np.isfinite(ttft):
             resource = engine_resource(instance)
             raise UnstableError(
                 f"{rate_rps:.4g} requests/s over {self.instances} instances: while an instance"
@@ -460,21 +468,15 @@ class ColocatedCluster:
                 " saturates",
                 resource,
             )
-        if fetches.nic_utilisation >= 1:
-            raise UnstableError(
-                f"{rate_rps:.4g} requests/s fetch and write {fetches.nic_utilisation:.3g} times"
-                f" what the NICs of {self.cluster.nodes} nodes carry",
-                "nic_in",
-            )
-        if fetches.pcie_utilisation >= 1:
-            raise UnstableError(
-                f"{rate_rps:.4g} requests/s fetch {fetches.pcie_utilisation:.3g} times what PCIe"
-                " carries",
-                "pcie",
-            )
+        notes += self._check_links(rate_rps, fetches, mixed)
         return self._state(
             rate_rps, hits, reach, fetches, mixed, loaded, routed, guess, rounds, notes
         )
+
+    def _check_links(self, rate_rps: float, fetches: Fetches, mixed: Mixed) -> tuple[str, ...]:
+        """Say which links lag behind; raise UnstableError where requests wait for them."""
+        recompute = self.scenario.global_tier.recompute_if_faster
+        return self.links.check(rate_rps, fetches, not recompute and bool(mixed.potential.any()))
 
     def _route_without_start(
         self, rate_rps: float, instance: ColocatedInstance, hits: LocalHits
@@ -523,11 +525,15 @@ class ColocatedCluster:
         unprefilled tokens see the prefill itself.
         """
         n, name = self.instances, self.scenario.router.policy
-        if n == 1 or name in ("random", "power-of-two") or routed.rule.first_turn == "hash":
-            return 1.0, 1.0
-        own = routed.cluster.rate_per_instance_rps
         work, share = condensed(instance.prefill_s(0.0))
-        sticky = 1.0
+        sticky = self._think_time().met_ratio(work, share)
+        if n == 1 or routed.rule.first_turn == "hash":
+            follow = self.work.follow_up_ratio
+            sticky = follow * sticky + 1.0 - follow
+            return sticky, sticky
+        if name in ("random", "power-of-two"):
+            return sticky, 1.0
+        own = routed.cluster.rate_per_instance_rps
         if name == "dynamo":
             # the home's charge against what its hit is worth
             local = self.work.local
@@ -536,7 +542,7 @@ class ColocatedCluster:
             new = mix.prompt_tokens - mix.hit_tokens
             less = np.searchsorted(worth, new, side="left") / max(worth.size, 1)
             weight = instance.prefill_s(0.0)
-            sticky = 1.0 - float(weight @ less) / max(float(weight.sum()), 1e-300)
+            sticky *= 1.0 - float(weight @ less) / max(float(weight.sum()), 1e-300)
             busy = min(own * float(work @ share), 1.0)
             return sticky, busy ** (n - 1)
         free = own * float(routed.load_law @ (self._free_ratio(routed) * routed.birth_rate_rps))
@@ -551,12 +557,12 @@ class ColocatedCluster:
 
     def _next(
         self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
-    ) -> _Guess:
+    ) -> Guess:
         instance = loaded.instance
         # an overloaded round goes on with what it can: whether it stays so is decided at the end
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
         decode = min(self._after_first_token_s(loaded), _LONGEST_S)
-        self._before_token = ttft / (ttft + decode)
+        self._before_token = self._before_token_ratio(ttft, decode)
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
         shared = float(self.work.local.shared.mean())
         fetching = own * float(instance.mix.before_prefill_s.mean())
@@ -570,12 +576,16 @@ class ColocatedCluster:
         )
         pinned += self._shared_in_use
         stay = self._stay(routed, hits)
-        return _Guess(
+        return Guess(
             self._rule(stay),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
         )
+
+    def _before_token_ratio(self, ttft_s: float, decode_s: float) -> float:
+        """Share of a request's time at its instance for which its prompt counts as unprefilled."""
+        return ttft_s / (ttft_s + decode_s)
 
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
@@ -613,7 +623,7 @@ class ColocatedCluster:
         mixed: Mixed,
         loaded: LoadedInstance,
         routed: Stickiness,
-        guess: _Guess,
+        guess: Guess,
         rounds: int,
         notes: list[str],
     ) -> ClusterState:
@@ -702,9 +712,9 @@ def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray
     )
 
 
-def _halfway(old: _Guess, new: _Guess) -> _Guess:
+def _halfway(old: Guess, new: Guess) -> Guess:
     """Return the middle of two guesses: rounds that overshoot then come to rest."""
-    return _Guess(
+    return Guess(
         replace(new.rule, stay=0.5 * (old.rule.stay + new.rule.stay)),
         Pace(*(0.5 * (a + b) for a, b in zip(old.pace, new.pace, strict=True))),
         0.5 * (old.pinned + new.pinned),
@@ -712,7 +722,7 @@ def _halfway(old: _Guess, new: _Guess) -> _Guess:
     )
 
 
-def _change(old: _Guess, new: _Guess) -> float:
+def _change(old: Guess, new: Guess) -> float:
     """Largest relative change of what matters between two rounds."""
     pairs = (
         (old.pace.first_token_s, new.pace.first_token_s),

@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _session_kernels
 from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, StayRule
 from smetric_model.analytic.demand import Demand
+from smetric_model.analytic.efficiencies import Efficiencies
 from smetric_model.analytic.returns import TurnLaw
+from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ClusterDemand", "cluster_demand"]
+__all__ = ["ClusterDemand", "cluster_demand", "with_efficiencies", "with_sessions"]
 
 FloatArray = NDArray[np.float64]
 
@@ -274,3 +276,23 @@ def with_sessions(demand: Demand) -> Demand:
     from smetric_model.workload.sessions import infer_sessions
 
     return replace(demand, trace=infer_sessions(trace).trace)
+
+
+def with_efficiencies(demand: Demand, efficiencies: Efficiencies) -> Demand:
+    """Return the demand on engines with other efficiencies than the fitted ones.
+
+    Parameters
+    ----------
+    demand : Demand
+        The workload.
+    efficiencies : Efficiencies
+        In place of those of its (GPU, engine) pair.
+
+    Returns
+    -------
+    Demand
+        A copy; what closed forms kept with the other one is not in it.
+    """
+    other = replace(demand)
+    other.kept["engine"] = (step_model(demand.instance, efficiencies), efficiencies)
+    return other

@@ -12,6 +12,9 @@ run at full speed and more share what there is,
 (insensitive to the sizes).  An engine that may recompute does so where fetching would take longer
 at what it finds on the link, so that the load ρ_n that arrives falls with the number n on it: a
 busy link refuses fetches and cannot saturate by them.
+
+Writes hold no request up: where they alone are more than the NICs carry, they lag behind without
+bound, and no fetch that could be recomputed is made.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ from numpy.typing import NDArray
 
 from smetric_model.analytic.efficiencies import Efficiencies
 from smetric_model.analytic.fabric import nic_bytes_per_s, pcie_bytes_per_s
+from smetric_model.errors import UnstableError
 
 if TYPE_CHECKING:
     from smetric_model.catalog.cluster import Cluster
     from smetric_model.catalog.instance import InstanceSpec
 
-__all__ = ["Fetches", "Links", "transfers_on_link"]
+__all__ = ["Fetches", "Links", "stretch_of", "transfers_on_link"]
 
 FloatArray = NDArray[np.float64]
 
@@ -51,6 +55,8 @@ class Fetches:
         Of a node's NICs in each direction, and of an instance's PCIe.
     offered_nic_utilisation : float
         What the NICs would have to carry if every fetch were made.
+    write_utilisation : float
+        What writes alone ask of them; from 1 on they lag behind without bound.
     """
 
     made_ratio: FloatArray
@@ -58,6 +64,7 @@ class Fetches:
     nic_utilisation: float
     pcie_utilisation: float
     offered_nic_utilisation: float
+    write_utilisation: float
 
 
 class Links:
@@ -94,6 +101,8 @@ class Links:
         self.pcie = instance.tp * pcie_bytes_per_s(instance.gpu)
         self.remote = cluster.remote_ratio
         self.fixed_s = fitted.rdma_fetch_s if cluster.nodes > 1 else fitted.dram_fetch_s
+        #: share of a node's NICs that other transfers take (KV that leaves a prefill pool)
+        self.passing = 0.0
 
     def nic_s(self, tokens: FloatArray, computing: float) -> FloatArray:
         """Return how long transfers between nodes take alone [s].
@@ -146,8 +155,9 @@ class Links:
         nic = self.nic_s(fetched_tokens, computing)
         there = fetched_tokens > 0
         pcie = fetched_tokens * self.bytes_per_token / self.pcie
-        others = float(weights @ self.nic_s(written_tokens, computing))
         per_node = rate_rps / self.nodes / self.streams
+        writing = per_node * float(weights @ self.nic_s(written_tokens, computing))
+        fixed = writing + self.passing
         per_instance = rate_rps / self.instances
         found = np.maximum(1.0, (np.arange(_FLOWS) + 1) / self.streams)
         # how many may be on the link for fetching still to be faster
@@ -160,18 +170,78 @@ class Links:
         count = np.where(there, count, 0)
         # work that comes while n are on the link: of those that still join, and of the others
         joining = np.bincount(count, weights * nic, minlength=_FLOWS + 1)
-        work = per_node * (joining[::-1].cumsum()[::-1][1:] + others)
+        work = per_node * joining[::-1].cumsum()[::-1][1:] + fixed
         law = transfers_on_link(work, self.streams)
         upto = np.cumsum(law)
         made = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
         stretch = np.cumsum(law * found) / np.maximum(upto, 1e-300)
         stretch = stretch[np.maximum(count, 1) - 1]
-        offered = per_node * (float(weights @ (nic * there)) + others)
-        load = per_node * (float(weights @ (nic * made)) + others)
+        if fixed >= 1 and recompute_s is not None:
+            # more and more writes share the link: sooner or later computing is always faster
+            made = np.where(nic > 0, 0.0, made)
+        offered = per_node * float(weights @ (nic * there)) + writing
+        load = per_node * float(weights @ (nic * made)) + writing
         used = per_instance * float(weights @ (pcie * made))
         slow = 1.0 / (1.0 - min(used, _FULL))
         time = np.where(there, self.fixed_s + np.maximum(nic * stretch, pcie * slow), 0.0)
-        return Fetches(made, time, load, used, offered)
+        return Fetches(made, time, load, used, offered, writing)
+
+    def check(self, rate_rps: float, fetches: Fetches, blocks: bool) -> tuple[str, ...]:
+        """Return what to say of links that lag behind.
+
+        Parameters
+        ----------
+        rate_rps : float
+            Requests of the cluster [requests/s].
+        fetches : Fetches
+            At this rate.
+        blocks : bool
+            Whether requests wait for fetches that nothing can replace.
+
+        Returns
+        -------
+        tuple of str
+
+        Raises
+        ------
+        UnstableError
+            If requests wait for a link that carries less than is asked: ``nic_in`` or ``pcie``.
+        """
+        notes: tuple[str, ...] = ()
+        if fetches.write_utilisation >= 1 and not blocks:
+            # requests do not wait for writes, and fetch nothing behind them
+            notes = (
+                "writes to the global tier lag behind: they ask for"
+                f" {fetches.write_utilisation:.3g} times what the NICs carry, and nothing is"
+                " fetched between nodes; a store with a bounded buffer drops such writes",
+            )
+        elif fetches.nic_utilisation >= 1:
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s fetch and write {fetches.nic_utilisation:.3g} times"
+                f" what the NICs of {self.cluster.nodes} nodes carry",
+                "nic_in",
+            )
+        if fetches.pcie_utilisation >= 1:
+            raise UnstableError(
+                f"{rate_rps:.4g} requests/s fetch {fetches.pcie_utilisation:.3g} times what PCIe"
+                " carries",
+                "pcie",
+            )
+        return notes
+
+
+def stretch_of(load: float, streams: float) -> float:
+    """Return how much longer transfers take that share a link, on average.
+
+    Parameters
+    ----------
+    load : float
+        Share of the link that they take, below 1.
+    streams : float
+        Transfers that run at full speed side by side.
+    """
+    law = transfers_on_link(np.full(_FLOWS, load), streams)
+    return float(law @ np.maximum(1.0, (np.arange(_FLOWS) + 1) / streams))
 
 
 def transfers_on_link(work: FloatArray, streams: float) -> FloatArray:

@@ -162,6 +162,9 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
+    for q in _QUANTILES:
+        # the end-to-end time is made of few waits: near saturation its tail is coarser
+        result[f"e2e_{q}_s"] = max(result[f"e2e_{q}_s"], result[f"ttft_{q}_s"])
     return result
 
 
@@ -223,8 +226,16 @@ def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
     total = local.prompt + work.output_tokens
     ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
     new = np.maximum(local.prompt - state.hits.tokens, 1.0)
+    computed = np.maximum(local.prompt - state.total_tokens, 1.0)
+    each = state.loaded.instance.prefill_s(max(state.loaded.mean_batch - 1.0, 0.0))
+    share = min(state.loaded.rate_rps * float(each.mean()), 1.0)
+    if cluster.scenario.cluster.serving == "disaggregated":
+        share = 0.0  # an engine that only prefills stops no decode
+    prefill_s = computed * (state.loaded.stretched_prefill_s / float(computed.mean()))
     weights = {
-        "processed_tokens": RequestWeights.of(total, session),
+        "processed_tokens": RequestWeights.of(total, session).of_engine(
+            total, computed, prefill_s, share
+        ),
         "inflight_tokens": RequestWeights.of(
             total, session, present_s=ttft + step * work.output_tokens
         ),
@@ -241,8 +252,8 @@ def _limits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float |
     used = {
         "compute": state.computing,
         "kv": min(state.pinned_tokens / cluster.demand.pool_tokens, 1.0),
-        "nic_in": state.fetches.nic_utilisation,
-        "nic_out": state.fetches.nic_utilisation,
+        "nic_in": min(state.fetches.nic_utilisation, 1.0),
+        "nic_out": min(state.fetches.nic_utilisation, 1.0),
         "pcie": state.fetches.pcie_utilisation,
     }
     busiest = max(used, key=lambda name: used[name])

@@ -53,7 +53,7 @@ class DecodePool:
     max_running_requests : int
         Limit of the engine.
     transfer_s : ndarray of float, shape (n,)
-        How long the KV of each takes to come [s].
+        How long the KV of each takes to come [s]; may be set later, nothing here depends on it.
 
     Raises
     ------

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Mixed
-from smetric_model.analytic.cluster_links import transfers_on_link
+from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Guess, Mixed
+from smetric_model.analytic.cluster_links import Fetches, stretch_of
+from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.decode_pool import DecodePool
+from smetric_model.analytic.stickiness import Stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import UnstableError
 
@@ -27,7 +29,8 @@ __all__ = ["DisaggregatedCluster"]
 
 #: output of a request on its prefill instance: the first token comes with the prompt
 _NO_DECODE_TOKENS = 1e-6
-_FLOWS = 64
+_FULLEST = 0.98  # load of a link in rounds in which it is more
+_LEAST_POOL = 0.1  # of a prefill pool's KV that waiting for the decode pool leaves in a round
 
 
 class DisaggregatedCluster(ColocatedCluster):
@@ -72,32 +75,31 @@ class DisaggregatedCluster(ColocatedCluster):
         UnstableError
             ``prefill_compute``, ``prefill_kv``, ``decode_kv``, ``decode_compute``, ``nic_in`` …
         """
-        self._rate_rps = rate_rps
-        self._transfer_s = 0.0
+        self._own_rps = rate_rps / self.instances
         prompt = self.work.local.prompt
         output = self.work.output_tokens
         several = np.flatnonzero(output > 1)
         self.decode = None
+        self._decode_s = self._handover_s = self.links.passing = 0.0
         if several.size:
             # as many as the engine's laws are made of
             order = several[np.argsort(output[several], kind="stable")]
             at = order[((np.arange(512) + 0.5) * (order.size / 512)).astype(int)]
             scale = float(output[several].mean()) / float(output[at].mean())
-            share = several.size / output.size
-            transfer = self._transfers(rate_rps * share, prompt[at])
-            self._transfer_s = float(transfer.mean()) * share
+            self._decodes = several.size / output.size
             self.decode = DecodePool(
                 self.model,
                 self.decode_instances,
-                rate_rps * share,
+                rate_rps * self._decodes,
                 prompt[at],
                 output[at] * scale,
                 self.demand.pool_tokens,
                 self.demand.fixed_state_tokens,
                 self.demand.instance.max_running_requests,
-                transfer,
+                np.zeros(at.size),
             )
-            self._decode_s = self.decode.mean_after_first_token_s() * share
+            self._sent_tokens = prompt[at]
+            self._hand_over(0.5, None)
         try:
             return super().at(rate_rps)
         except UnstableError as error:
@@ -105,31 +107,76 @@ class DisaggregatedCluster(ColocatedCluster):
                 raise UnstableError(f"prefill pool: {error}", f"prefill_{error.resource}") from None
             raise
 
-    def _transfers(self, rate_rps: float, tokens: np.ndarray) -> np.ndarray:
-        """How long the KV of each request takes to the decode pool [s]."""
-        links = self.links
-        pcie = tokens * links.bytes_per_token / links.pcie
-        if self.cluster.nodes == 1:
-            return np.asarray(pcie)
-        remote = self.transfer_remote_ratio
-        alone = links.nic_s(tokens, 1.0) / max(links.remote, 1e-12)
-        load = rate_rps * remote * float(alone.mean()) / links.streams
-        # the node that holds most of a pool carries most of its transfers
-        per_node = self.cluster.instances_per_node
-        leaving = min(per_node / self.instances, 1.0)
-        coming = min(per_node / self.decode_instances, 1.0)
-        busiest = load * max(leaving, coming)
-        self.transfer_nic_utilisation = load / self.cluster.nodes
-        if busiest >= 1:
-            side = "decode_nic_in" if coming >= leaving else "prefill_nic_out"
-            raise UnstableError(
-                f"{rate_rps:.4g} requests/s send {busiest:.3g} times what the NICs between the"
-                " pools carry",
-                side,
-            )
-        law = transfers_on_link(np.full(_FLOWS, busiest), links.streams)
-        stretch = float(law @ np.maximum(1.0, (np.arange(_FLOWS) + 1) / links.streams))
-        return np.asarray(np.maximum(remote * alone * stretch, pcie))
+    def _mix(self, rate_rps: float, guess: Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
+        mixed, fetches, reach = super()._mix(rate_rps, guess, hits)
+        self._hand_over(guess.computing, fetches)
+        return mixed, fetches, reach
+
+    def _hand_over(self, computing: float, fetches: Fetches | None) -> None:
+        """Work out how long KV takes to the decode pool, beside fetches and writes.
+
+        A node of the prefill pool sends what leaves, its own writes and its share of what others
+        fetch; one of the decode pool gets what comes and its share of the writes.
+        """
+        pool, links, nodes = self.decode, self.links, self.cluster.nodes
+        if pool is None:
+            return
+        tokens = self._sent_tokens
+        transfer = tokens * links.bytes_per_token / links.pcie
+        if nodes > 1:
+            # slower if either of the two instances computes
+            busy = 1.0 - (1.0 - computing) * (1.0 - pool.computing)
+            remote = self.transfer_remote_ratio
+            alone = links.nic_s(tokens, busy) / max(links.remote, 1e-12)
+            load = pool.rate_rps * remote * float(alone.mean()) / links.streams
+            self.transfer_nic_utilisation = load / nodes
+            # the node that holds most of a pool carries most of its transfers
+            per_node = self.cluster.instances_per_node
+            leaving = load * min(per_node / self.instances, 1.0)
+            coming = load * min(per_node / self.decode_instances, 1.0)
+            links.passing = leaving
+            if fetches is not None:
+                spread = links.nodes / nodes
+                reads = fetches.nic_utilisation - fetches.write_utilisation
+                leaving += fetches.write_utilisation + spread * reads
+                coming += spread * fetches.write_utilisation
+            self._leaving, self._coming = leaving, coming
+            stretch = stretch_of(min(max(leaving, coming), _FULLEST), links.streams)
+            transfer = np.maximum(remote * alone * stretch, transfer)
+        pool.transfer_s = np.asarray(transfer)
+        self._decode_s = pool.mean_after_first_token_s() * self._decodes
+        self._handover_s = (pool.wait_s + float(transfer.mean())) * self._decodes
+
+    def _check_links(self, rate_rps: float, fetches: Fetches, mixed: Mixed) -> tuple[str, ...]:
+        """Between the pools requests wait for the links, also for the writes on them."""
+        if self.decode is not None and self.cluster.nodes > 1:
+            busiest = max(self._leaving, self._coming)
+            if busiest >= 1:
+                side = "prefill_nic_out" if self._leaving >= self._coming else "decode_nic_in"
+                sent = self.transfer_nic_utilisation * self.cluster.nodes
+                raise UnstableError(
+                    f"{rate_rps:.4g} requests/s send, write and fetch {busiest:.3g} times what"
+                    f" the NICs between the pools carry (KV that is handed over: {sent:.3g} nodes'"
+                    f" worth; writes: {fetches.write_utilisation:.3g} of a prefill node's)",
+                    side,
+                )
+        return super()._check_links(rate_rps, fetches, mixed)
+
+    def _waiting_tokens(self, own_rps: float) -> float:
+        """KV of an instance that waits for room in the decode pool, or is on its way [tokens]."""
+        return own_rps * self._handover_s * float(self.work.local.prompt.mean())
+
+    def _next(
+        self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
+    ) -> Guess:
+        guess = super()._next(loaded, routed, hits, own)
+        shared = float(self.work.local.shared.mean())
+        waiting = own * self._handover_s * max(float(self.work.local.prompt.mean()) - shared, 0.0)
+        return guess._replace(pinned=min(guess.pinned + waiting, self.demand.pool_tokens))
+
+    def _before_token_ratio(self, ttft_s: float, decode_s: float) -> float:
+        # the mean field sees who waits for prefill or is in it: all of the prompt counts
+        return 1.0
 
     def _instance(self, mixed: Mixed) -> ColocatedInstance:
         demand = self.demand
@@ -141,7 +188,11 @@ class DisaggregatedCluster(ColocatedCluster):
                 mixed.local + mixed.fetched,
                 self._host_s(mixed.prompt) + mixed.fetch_s,
             ),
-            demand.pool_tokens,
+            # what waits for the decode pool stays pinned
+            max(
+                demand.pool_tokens - self._waiting_tokens(self._own_rps),
+                _LEAST_POOL * demand.pool_tokens,
+            ),
             demand.instance.token_budget,
             demand.instance.max_running_requests,
             demand.fixed_state_tokens,

@@ -167,7 +167,8 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     Parameters
     ----------
     gpu_name : str
-        Catalog name of the GPU.
+        Catalog name of the GPU, or the path of a file of one's own (``.toml``), whose tables
+        ``[efficiencies.vllm]`` … have the keys of ``data/efficiencies.toml``.
     engine : str
         ``vllm`` or ``sglang``.
 
@@ -178,10 +179,10 @@ def get_efficiencies(gpu_name: str, engine: str) -> Efficiencies:
     Raises
     ------
     SpecError
-        If the engine is not known.
+        If the engine is not known, or a file has efficiencies of other engines only.
     """
-    if gpu_name.endswith(".toml"):
-        own = read_toml(gpu_name).get("efficiencies", {})
+    own = read_toml(gpu_name).get("efficiencies") if gpu_name.endswith(".toml") else None
+    if own is not None:
         if engine not in own:
             known = ", ".join(sorted(own)) or "none"
             raise SpecError(f"{gpu_name}: no [efficiencies.{engine}]; known: {known}")

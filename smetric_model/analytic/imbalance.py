@@ -13,6 +13,24 @@ with three sources:
   ``h_s`` the density at which a request's session is served here again, a time ``u`` later;
 * lasting differences between instances (where first turns crowd).
 
+A router that balances keeps an instance full: whoever completes is replaced, and the prefill of the
+new one stops the decode that completes others.  Completions are random (``ε``) on decode's clock,
+which stands still during prefills of w that take ρ of the time in all, so that
+``δN = (1 - ρ) ε - ρ Σ δw / E[w]`` and, for N requests of x tokens each,
+
+.. math:: \mathrm{Var}\, X = N E[x]^2 (1 - ρ)^2 + N\, \mathrm{Var}(x - ρ E[x]\, w/E[w])
+
+That holds where every request joins the least loaded; of ρ the share θ = -f/(µ' - f) counts, f the
+slope of the arrivals in the load.  Where sessions stay, follow-ups come whether their instance is
+full or not, and none of it is applied (measured: ``docs/cluster-model.md``).
+
+What is computed is processed as long as its prefill lasts, what is reused at once: a prompt of r
+and c tokens is a point and a pulse of length w, of which a window sees
+
+.. math:: r^2 + 2 r c\, h(w/T) + c^2 g(w/T), \qquad g(y) = 1 - y/3, \quad h(y) = 1 - y/2
+
+(``(1 - 1/(3y))/y`` and ``1/(2y)`` above 1) in place of (r + c)².
+
 Instances are taken as independent and gamma distributed.  For gammas the largest share is
 independent of the sum, so that ``E[max / mean] = E[max] / E[mean]`` holds exactly.
 """
@@ -20,7 +38,7 @@ independent of the sum, so that ``E[max / mean] = E[max] / E[mean]`` holds exact
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -44,6 +62,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Quantity = Literal["processed_tokens", "inflight_tokens", "unprefilled_tokens", "requests"]
 
+_PULSES = 16  # lengths of prefills told apart
 _LEVELS = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 _POINTS, _POINT_WEIGHTS = np.polynomial.legendre.leggauss(64)
 
@@ -62,11 +81,22 @@ class RequestWeights:
     duration_s : float, optional
         Mean time for which a request adds to the quantity [s]; the whole time at its instance by
         default.
+    engine_ratio : float
+        ρ: share of the time in which the engine prefills them, beside decode.
+    engine_variation, engine_covariation : float
+        Of the prefill times: variance ÷ squared mean, and covariance with the amounts ÷ means.
+    pulses : tuple of (float, float, float)
+        Prefills by length: their length [s], and what they add to the mean square of the amounts,
+        crossed with what is reused, and by themselves, ÷ that mean square.
     """
 
     squared_variation: float
     session_ratio: float = 1.0
     duration_s: float | None = None
+    engine_ratio: float = 0.0
+    engine_variation: float = 0.0
+    engine_covariation: float = 0.0
+    pulses: tuple[tuple[float, float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.squared_variation >= 0 and np.isfinite(self.squared_variation)):
@@ -112,6 +142,67 @@ class RequestWeights:
             centre = np.bincount(index, share * amount) / np.maximum(total, 1e-300)
             ratio = float(total @ (centre - mean) ** 2) / variance
         return cls(variance / mean**2, min(ratio, 1.0), duration_s)
+
+    def of_engine(
+        self, tokens: ArrayLike, computed: ArrayLike, prefill_s: ArrayLike, engine_ratio: float
+    ) -> RequestWeights:
+        """Return the weights of what engines process: computed as prefills last, the rest at once.
+
+        Parameters
+        ----------
+        tokens, computed : array_like of float, shape (n,)
+            What each request adds, and how much of it is computed [tokens].
+        prefill_s : array_like of float, shape (n,)
+            How long each prefill lasts [s].
+        engine_ratio : float
+            Share of the time that prefills take beside decode.
+        """
+        amount, work = np.asarray(tokens, dtype=float), np.asarray(prefill_s, dtype=float)
+        own = np.asarray(computed, dtype=float)
+        square = float(np.mean(amount**2))
+        groups = np.array_split(np.argsort(work, kind="stable"), min(_PULSES, work.size))
+        pulses = tuple(
+            (
+                float(work[rows].mean()),
+                2 * float(((amount - own) * own)[rows].sum()) / work.size / square,
+                float((own[rows] ** 2).sum()) / work.size / square,
+            )
+            for rows in groups
+        )
+        amount, work = amount / amount.mean() - 1.0, work / work.mean() - 1.0
+        return replace(
+            self,
+            engine_ratio=engine_ratio,
+            engine_variation=float(np.mean(work * work)),
+            engine_covariation=float(np.mean(amount * work)),
+            pulses=pulses,
+        )
+
+    def seen_ratio(self, window_s: float) -> float:
+        """Return the share of the amounts' mean square that a window sees at once.
+
+        Parameters
+        ----------
+        window_s : float
+            T [s].
+        """
+        lost = 0.0
+        for length, crossed, own in self.pulses:
+            y = length / window_s
+            lost += crossed * (0.5 * y if y < 1 else 1 - 0.5 / y)
+            lost += own * (y / 3 if y < 1 else 1 - (1 - 1 / (3 * y)) / y)
+        return 1.0 - lost
+
+    def variation_beside(self, share: float) -> float:
+        """Return the squared variation of ``x - share E[x] w/E[w]``.
+
+        Parameters
+        ----------
+        share : float
+            Of the engine's time.
+        """
+        left = self.squared_variation - 2 * share * self.engine_covariation
+        return max(left + share**2 * self.engine_variation, 0.0)
 
 
 @dataclass(frozen=True)
@@ -244,9 +335,12 @@ def imbalance(
     if quantity == "requests" or weights is None:
         weights = RequestWeights(0.0, duration_s=weights.duration_s if weights else None)
     cluster = solved.cluster
-    rate = cluster.rate_per_instance_rps
+    rate, share, seen = cluster.rate_per_instance_rps, 0.0, 1.0
     if quantity in ("processed_tokens", "unprefilled_tokens"):
         counts = _count_variance(solved, window_s) / (rate * window_s) ** 2
+        share = _replaced(solved) * weights.engine_ratio
+        seen = weights.seen_ratio(window_s)
+        counts *= (1.0 - share) ** 2 * seen
         again = _served_again(solved, window_s)
         each = 1 / (rate * window_s)
         if quantity == "unprefilled_tokens" and weights.duration_s:
@@ -263,7 +357,7 @@ def imbalance(
             f"quantity {quantity!r}: one of processed_tokens, inflight_tokens,"
             " unprefilled_tokens, requests"
         )
-    by_weight = weights.squared_variation * float(spread)
+    by_weight = weights.variation_beside(share) * seen * float(spread)
     lasting = lasting_squared_variation
     if lasting is None:
         served = quantity in ("processed_tokens", "unprefilled_tokens")
@@ -317,6 +411,15 @@ def imbalance_columns(
             for name in ("mean", *_LEVELS, "max"):
                 columns[imbalance_column(quantity, window_s, name)] = law.statistic(name, count)
     return columns
+
+
+def _replaced(solved: Stickiness) -> float:
+    """θ: of a request that completes, how much another replaces at once."""
+    if solved.rule.kind not in ("never", "blind"):
+        return 0.0
+    service = solved.noise.service_slope
+    back = -float(solved.noise.drift[-1, -1])
+    return min(max(1.0 - service / back, 0.0), 1.0) if back > 0 else 0.0
 
 
 def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:

@@ -143,6 +143,9 @@ def routed_batch_law(
     present = np.arange(places + _BEYOND + _QUEUE, dtype=float)
     factors = arrivals.at(present + arrivals.delayed)
     busy_factors = arrivals.while_prefilling(present + arrivals.delayed)
+    # a full instance prefills for that share of the time
+    prefilling = instance.stability_rps * float(instance.prefill_s(instance.max_batch - 1.0).mean())
+    share_full = min(prefilling, 1.0)
     over = np.zeros((places, places + _BEYOND))
     meets = np.zeros_like(over)
     weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
@@ -159,7 +162,8 @@ def routed_batch_law(
         missing = places - np.arange(places)
         behind = np.array([float(over[j, m:].sum()) for j, m in enumerate(missing)])
         reach = over[np.arange(places), missing - 1]
-        full_rate = float(rates[places])
+        full_rate = (1.0 - share_full) * float(rates[places])
+        full_rate += share_full * rate_rps * scale * float(busy_factors[places])
         full_load = min(full_rate * mean_work, 0.995)
         entry = float(bursts @ (reach + (1.0 - full_load) * behind))
         spare = max(instance.stability_rps - full_rate, 1e-6 * instance.stability_rps)
@@ -176,9 +180,8 @@ def routed_batch_law(
     busy_time = float(stopped.sum())
     busy_rate = mean_work * float(seen_busy.sum()) / busy_time if busy_time > 0 else full_rate
     batches = np.append(0.0, instance.batches[:-1])
-    prefilling = instance.stability_rps * float(instance.prefill_s(instance.max_batch - 1.0).mean())
     decoding = float(opened @ batches)
-    decoding += full * max(instance.max_batch - min(prefilling, 1.0), 0.0)
+    decoding += full * max(instance.max_batch - share_full, 0.0)
     busy_load = min(busy_rate * mean_work, 0.995)
     wait = busy_rate * float((work * work).mean()) / (2 * (1 - busy_load))
     # tokens see a batch as often as it makes them

@@ -172,3 +172,35 @@ class ThinkTime:
         if np.isinf(time_s):
             return self.mean_s
         return float(self.weights @ (self.means_s * -np.expm1(-time_s / self.means_s)))
+
+    def met_ratio(self, stop_s: ArrayLike, weights: ArrayLike) -> float:
+        r"""Return by how much fewer come during a stop than at other times, for what they wait.
+
+        Sessions that are stopped do not think, so that those who come a time t after the
+        beginning are those who were thinking then: P(gap > t) of the usual rate.  Who comes then
+        waits for the rest,
+
+        .. math:: \frac{E \int_0^w P(\mathrm{gap} > t)\, (w - t)\, dt}{E[w^2]/2}.
+
+        Parameters
+        ----------
+        stop_s : array_like of float, shape (n,)
+            Lengths w of the stops [s].
+        weights : array_like of float, shape (n,)
+            How often each occurs.
+
+        Returns
+        -------
+        float
+            Between 0 and 1; 1 for stops that are short against the gaps.
+        """
+        stop, share = np.asarray(stop_s, dtype=float), np.asarray(weights, dtype=float)
+        whole = 0.5 * float(share @ stop**2)
+        if not whole > 0:
+            return 1.0
+        ratio = stop[:, None] / self.means_s
+        small = ratio < 1e-4
+        safe = np.where(small, 1.0, ratio)
+        # means² (x - 1 + exp(-x)), x = w/mean; its series where that cancels
+        met = np.where(small, 0.5 * ratio**2 * (1 - ratio / 3), safe + np.expm1(-safe))
+        return min(float(share @ (met * self.means_s**2) @ self.weights) / whole, 1.0)

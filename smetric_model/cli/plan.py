@@ -10,17 +10,19 @@ import click
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
 
 if TYPE_CHECKING:
+    from smetric_model.designing import DesignPlan, DesignSpace
     from smetric_model.planning import Plan
     from smetric_model.planning.words import Row
     from smetric_model.scenario import Scenario
 
 __all__ = ["command"]
 
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_MOST_ROWS = 24  # designs printed
+
 
 @click.command("plan")
-@click.argument(
-    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("scenario", required=False, type=_FILE)
 @click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to plan for.")
 @click.option("--llm", help="Catalog name, or path to a config.json.")
 @click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")
@@ -29,10 +31,46 @@ __all__ = ["command"]
 @click.option("--tp", type=click.IntRange(1), help="GPUs of an instance.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s to serve.")
+@click.option("--space", type=_FILE, help="TOML file whose table [space] lists designs to compare.")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="Values of a scenario key to compare, such as engine.gpu=H20,H100 or"
+    " prefill_share=0,0.25; may be given again: all combinations.",
+)
+@click.option("--prices", type=_FILE, help="TOML file with a table [prices].")
+@click.option(
+    "--capacity", is_flag=True, help="Take the instances as given: how much do they serve?"
+)
+@click.option(
+    "--check",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Designs simulated beside the given one.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(3),
+    default=5,
+    show_default=True,
+    help="Simulations of each number of instances.",
+)
+@click.option("--no-simulation", is_flag=True, help="Closed form only: no simulation, no bound.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    default=600,
+    show_default=True,
+    help="Seconds after which no new round of simulations is begun.",
+)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a self-contained HTML report (and the JSON) to this folder.",
+    help="Write a self-contained HTML report, designs.csv and the JSON to this folder; finished"
+    " answers are kept there, and found again.",
 )
 @json_option
 def command(
@@ -45,19 +83,32 @@ def command(
     tp: int | None,
     instances: int | None,
     rate: float | None,
+    space: Path | None,
+    vary: tuple[str, ...],
+    prices: Path | None,
+    capacity: bool,
+    check: int,
+    seeds: int,
+    no_simulation: bool,
+    budget: float,
+    jobs: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Tokens per second a cluster can serve within its SLO, and why.
+    """How many GPUs a workload needs, which router, and what is worth its price.
 
     SCENARIO is a TOML file; without one, the shipped example is planned.  Options replace its keys.
     With --trace and no --rate, the trace's own rate is planned for (none, where its sessions share
     no clock: then capacity only).
+
+    Designs (by default: global tier and link smaller and larger, other policies) are compared in
+    closed form, the best simulated, the given one bounded.  An interrupted plan with --out goes on
+    where it stopped when it is called again.
     """
     from rich.console import Console
 
     from smetric_model.datafiles import data_dir
-    from smetric_model.planning import plan
+    from smetric_model.designing import plan, read_prices
     from smetric_model.scenario import Scenario
 
     path = scenario or data_dir() / "scenarios" / "agents-small.toml"
@@ -82,10 +133,28 @@ def command(
         if value is not None:
             changes[key] = value
     asked: Scenario = Scenario.from_toml(path).replace(**changes)
+    wanted = _space(space, vary)
+    money = None if prices is None else read_prices(prices)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is told before the work
-    with Console(stderr=True).status("planning") as status:
-        result = plan(asked, progress=status.update)
+    try:
+        with Console(stderr=True).status("planning") as status:
+            result = plan(
+                asked,
+                progress=status.update,
+                space=wanted,
+                prices=money,
+                check=-1 if no_simulation else check,
+                seeds=seeds,
+                capacity=capacity,
+                budget_s=budget,
+                folder=out,
+                jobs=jobs,
+            )
+    except KeyboardInterrupt:
+        if out is not None:
+            click.echo(f"what was finished is kept in {out}; the same command goes on", err=True)
+        raise
     if out is not None:
         from smetric_model.report import write_plan_report
 
@@ -95,49 +164,111 @@ def command(
         echo_json(result.to_dict())
     else:
         _print(result)
+        spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in result.seconds.items())
+        click.echo(f"planned in {result.elapsed_s:.0f} s ({spent})", err=True)
 
 
-def _print(result: Plan) -> None:
+def _space(file: Path | None, vary: tuple[str, ...]) -> DesignSpace | None:
+    """Return the designs asked for: of a file, of options (which replace its lists), or none."""
+    from smetric_model.cli.sweep import parse_values
+    from smetric_model.designing import DesignSpace, read_space
+
+    axes: dict[str, tuple[Any, ...]] = {}
+    if file is not None:
+        axes |= read_space(file).axes
+    given: set[str] = set()
+    for text in vary:
+        key, values = parse_values(text, "--vary")
+        if key in given:
+            raise click.UsageError(f"--vary {key} is given twice")
+        given.add(key)
+        axes[key] = tuple(values)
+    return DesignSpace(axes) if file is not None or vary else None
+
+
+def _print(result: DesignPlan) -> None:
     from smetric_model.planning import words
 
-    echo_wrapped(f"unservable: {words.unservable(result)}")
-    echo_wrapped(words.headline(result))
-    work = result.workload
+    placement = result.placement
+    echo_wrapped(f"unservable: {words.unservable(placement)}")
+    echo_wrapped(words.headline(placement))
+    work = placement.workload
     echo_wrapped(
         f"{work['source']}: mean prompt {words.number(work['prompt_tokens_mean'])}, output"
         f" {words.number(work['output_tokens_mean'])} tokens; {words.reusable(work)}"
     )
+    for answer in result.answers:
+        click.echo()
+        _heading(answer.question)
+        echo_wrapped(answer.text)
+        validity = f"; {answer.validity}" if answer.validity else ""
+        echo_wrapped(f"[{answer.source}{validity}]")
+    for finding in result.findings:
+        click.echo()
+        _heading(finding.title)
+        for text in (*finding.words, *finding.notes):
+            echo_wrapped(text)
+    _print_designs(result)
+    _print_placement(placement)
     click.echo()
-    echo_wrapped(words.answer(result))
+    for note in (*result.notes, *placement.notes):
+        echo_wrapped(f"note: {note}")
+
+
+def _heading(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text(text, style="bold"))
+
+
+def _print_designs(result: DesignPlan) -> None:
+    from smetric_model.designing.words import design_cells, design_columns
+
+    done = [design for design in result.designs if not design.error]
+    shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
     print_table(
-        "Capacity of the cluster (perfect placement)",
+        f"Designs ({result.prices.unit} an hour; a million tokens of any kind)",
+        ["", *design_columns(result)],
+        [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
+    )
+    if len(done) > len(shown) + 1:
+        echo_wrapped(f"{len(done) - len(shown) - 1} more designs; --out or --json gives all")
+    reasons: dict[str, list[str]] = {}
+    for design in result.designs:
+        if design.error:
+            reasons.setdefault(design.error.splitlines()[0], []).append(design.name)
+    for reason, names in reasons.items():
+        echo_wrapped(f"- not possible: {'; '.join(names)}: {reason}")
+
+
+def _print_placement(placement: Plan) -> None:
+    from smetric_model.planning import words
+
+    click.echo()
+    print_table(
+        "What reuse is worth: this cluster without load balance (random arrivals)",
         ["", *words.END_NAMES.values()],
-        [_row(row) for row in words.capacity_rows(result)],
+        [_row(row) for row in words.capacity_rows(placement, needed=False)],
     )
-    for text in words.details(result):
-        echo_wrapped(f"- {text}")
     click.echo()
     print_table(
-        f"KV tiers and links at {words.number(result.tiers.rate_rps)} requests/s, ideal reuse",
+        f"KV tiers and links at {words.number(placement.tiers.rate_rps)} requests/s, ideal reuse",
         ["", "demanded", "provisioned", "used"],
-        [_row(row) for row in words.tier_rows(result)],
+        [_row(row) for row in words.tier_rows(placement)],
     )
-    for text in words.tier_facts(result):
+    for text in words.tier_facts(placement):
         echo_wrapped(f"- {text}")
-    if result.fetch is not None:
+    if placement.fetch is not None:
         click.echo()
         print_table(
-            f"Load or recompute a prefix of {words.number(result.fetch.prefix_tokens)} tokens",
+            f"Load or recompute a prefix of {words.number(placement.fetch.prefix_tokens)} tokens",
             ["", "time", "pays at"],
-            [_row(row) for row in words.fetch_rows(result)],
+            [_row(row) for row in words.fetch_rows(placement)],
         )
-        slowest = words.number(result.fetch.break_even_bytes_per_s / 1e9)
-        echo_wrapped(f"- {result.fetch.verdict}; slowest link worth using: {slowest} GB/s")
-    click.echo()
-    for note in result.notes:
-        echo_wrapped(f"note: {note}")
-    click.echo(f"planned in {result.elapsed_s:.1f} s", err=True)
+        slowest = words.number(placement.fetch.break_even_bytes_per_s / 1e9)
+        echo_wrapped(f"- {placement.fetch.verdict}; slowest link worth using: {slowest} GB/s")
 
 
 def _row(row: Row) -> list[str]:

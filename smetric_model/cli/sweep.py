@@ -86,7 +86,7 @@ def command(
 
     over: dict[str, list[Any]] = {}
     for text in given:
-        key, values = parse_set(text)
+        key, values = parse_values(text)
         if key in over:
             raise click.UsageError(f"--set {key} is given twice")
         over[key] = values
@@ -132,13 +132,15 @@ def command(
     )
 
 
-def parse_set(text: str) -> tuple[str, list[Any]]:
+def parse_values(text: str, option: str = "--set") -> tuple[str, list[Any]]:
     """Key and values of ``KEY=VALUES``.
 
     Parameters
     ----------
     text : str
         Values separated by commas, a range ``FROM:TO:STEP``, or a TOML array.
+    option : str, default "--set"
+        What it was given to, for messages.
 
     Returns
     -------
@@ -154,32 +156,32 @@ def parse_set(text: str) -> tuple[str, list[Any]]:
     key, values = key.strip(), values.strip()
     if not (key and equals and values):
         raise click.UsageError(
-            f"--set {text!r}: KEY=VALUES is needed, such as cluster.instances=8,16"
+            f"{option} {text!r}: KEY=VALUES is needed, such as cluster.instances=8,16"
         )
     if values.startswith("["):
         try:
             return key, list(tomllib.loads(f"values = {values}")["values"])
         except tomllib.TOMLDecodeError:
-            raise click.UsageError(f"--set {text!r}: the values are no TOML array") from None
+            raise click.UsageError(f"{option} {text!r}: the values are no TOML array") from None
     number = r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?"
     if re.fullmatch(rf"{number}:{number}(:{number})?", values):
-        return key, _range(text, [_value(part) for part in values.split(":")])
+        return key, _range(f"{option} {text!r}", [_value(part) for part in values.split(":")])
     found = [part.strip() for part in values.split(",")]
     if "" in found:
-        raise click.UsageError(f"--set {text!r}: a value is empty")
+        raise click.UsageError(f"{option} {text!r}: a value is empty")
     return key, [_value(part) for part in found]
 
 
-def _range(text: str, parts: list[Any]) -> list[Any]:
+def _range(told: str, parts: list[Any]) -> list[Any]:
     if len(parts) != 3 or any(isinstance(part, str) for part in parts):
-        raise click.UsageError(f"--set {text!r}: a range is FROM:TO:STEP")
+        raise click.UsageError(f"{told}: a range is FROM:TO:STEP")
     first, last, step = parts
     if step <= 0 or last < first:
-        raise click.UsageError(f"--set {text!r}: FROM <= TO and STEP > 0 are needed")
+        raise click.UsageError(f"{told}: FROM <= TO and STEP > 0 are needed")
     # rounding must not lose the last value of a range such as 0:1:0.1
     count = math.floor((last - first) / step * (1 + 1e-12) + 1e-9) + 1
     if count > 100_000:
-        raise click.UsageError(f"--set {text!r}: {count} values are too many")
+        raise click.UsageError(f"{told}: {count} values are too many")
     values = [first + k * step for k in range(count)]
     return [value if isinstance(value, int) else float(f"{value:.12g}") for value in values]
 

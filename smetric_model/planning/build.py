@@ -156,8 +156,8 @@ def _notes(
     prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
 ) -> tuple[str, ...]:
     notes = [
-        "first form: load spread evenly, sessions where their KV is, Poisson arrivals at each"
-        " instance; what a router loses is not in these numbers yet"
+        "perfect placement: sessions where their KV is, Poisson arrivals at each instance; neither"
+        " what a router loses in hits nor what it gains by balancing the load is in these numbers"
     ]
     notes += notes_left_out(prediction.scenario, policy="")
     if rate is None:

@@ -285,8 +285,15 @@ def _instances(plan: Plan) -> str:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def capacity_rows(plan: Plan) -> list[Row]:
-    """Return the capacity table, one column for each assumption about reuse."""
+def capacity_rows(plan: Plan, needed: bool = True) -> list[Row]:
+    """Return the capacity table, one column for each assumption about reuse.
+
+    Parameters
+    ----------
+    plan : Plan
+    needed : bool, default True
+        Whether the instances that the rate needs are among the rows.
+    """
     ends = [plan.ends[name] for name in END_NAMES]
     wanted = percent(plan.scenario.slo.attainment, 0)
 
@@ -323,7 +330,7 @@ def capacity_rows(plan: Plan) -> list[Row]:
         ),
         Row("requests that fill a KV pool", "", cells(*(number(e.max_batch) for e in ends))),
     ]
-    if plan.rate_rps is not None:
+    if needed and plan.rate_rps is not None:
         rows.insert(
             5,
             Row(

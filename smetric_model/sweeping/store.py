@@ -11,10 +11,10 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import smetric_model
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
 from smetric_model.scenario import Scenario
@@ -27,7 +27,16 @@ Verb = str | Callable[[Scenario], Any]
 
 #: packages that no verb's answer depends on
 _APART = {
-    *("cli", "live", "sweeping", "comparison", "advantage", "reproduction", "tuning", "capacity"),
+    "advantage",
+    "capacity",
+    "cli",
+    "comparison",
+    "designing",
+    "live",
+    "operations",
+    "reproduction",
+    "sweeping",
+    "tuning",
 }
 #: packages above a verb's own, from bottom to top (the import layers hold this)
 _ABOVE = {
@@ -153,9 +162,9 @@ def library_digest(verb: Verb | None = None) -> str:
 
 @cache
 def _library_digest(verb: str) -> str:
-    root = Path(smetric_model.__file__).parent
+    root = Path(__file__).parents[1]
     apart = _APART | _ABOVE[verb] if verb in _ABOVE else {"cli", "sweeping", "comparison"}
-    digest = hashlib.sha256(smetric_model.__version__.encode())
+    digest = hashlib.sha256(version("smetric-model").encode())
     sources = [p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart]
     for base, paths in ((root, sources), (data_dir(), list(_facts()))):
         for path in sorted(paths):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smetric_model.planning import Plan
     from smetric_model.workload.trace import Trace
 
-__all__ = ["VERBS", "Task", "failed", "run_task"]
+__all__ = ["VERBS", "Task", "failed", "run_task", "shared_demand", "shared_trace"]
 
 #: errors that the same question raises again; any other is tried again by the next run
 _LASTING = (SpecError, TraceError, UnstableError, SolveError)
@@ -120,25 +120,35 @@ def _plain_row(result: Any) -> dict[str, Any]:
 def _predict(scenario: Scenario) -> dict[str, Any]:
     from smetric_model.analytic.predict import predict
 
-    return _plain_row(predict(scenario, demand=_demand(_demand_key(scenario), _Held(scenario))))
+    return _plain_row(predict(scenario, demand=shared_demand(scenario)))
+
+
+def shared_demand(scenario: Scenario) -> Demand:
+    """Return what a scenario's workload asks for, kept for the next point that asks for the same.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    """
+    return _demand(_demand_key(scenario), _Held(scenario))
 
 
 def _simulate(scenario: Scenario) -> dict[str, Any]:
     from smetric_model.simulate.run import simulate
 
-    return _plain_row(simulate(scenario, _trace(scenario)))
+    return _plain_row(simulate(scenario, shared_trace(scenario)))
 
 
 def _bound(scenario: Scenario) -> dict[str, Any]:
     from smetric_model.bound.run import bound
 
-    return _plain_row(bound(scenario, _trace(scenario)))
+    return _plain_row(bound(scenario, shared_trace(scenario)))
 
 
 def _plan(scenario: Scenario) -> dict[str, Any]:
     from smetric_model.planning.build import plan
 
-    return _plan_row(plan(scenario, _trace(scenario)))
+    return _plan_row(plan(scenario, shared_trace(scenario)))
 
 
 def _plan_row(result: Plan) -> dict[str, Any]:
@@ -193,12 +203,17 @@ def _demand(_key: str, held: _Held) -> Demand:
     from smetric_model.analytic.demand import demand_of, trace_of
 
     scenario = held.scenario
-    trace = _trace(scenario)
+    trace = shared_trace(scenario)
     return demand_of(scenario, trace_of(scenario) if trace is None else trace)
 
 
-def _trace(scenario: Scenario) -> Trace | None:
-    """Trace of a scenario's file, kept for the next; None for a preset, which each draws anew."""
+def shared_trace(scenario: Scenario) -> Trace | None:
+    """Trace of a scenario's file, kept for the next; None for a preset, which each draws anew.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    """
     if scenario.workload.preset is not None:
         return None
     return _read_trace(_file_state(scenario), _Held(scenario))

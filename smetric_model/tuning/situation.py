@@ -268,7 +268,8 @@ def _cost(
     at_home = work_s(prompt - stayed, stayed)
     if cluster.scenario.global_tier.recompute_if_faster:
         again = work_s(prompt - landed, landed) - work_s(prompt - landed - fetch, landed + fetch)
-        pays = (fetch > 0) & (fetch_s < again)
+        # behind writes that lag without bound nothing is fetched
+        pays = (fetch > 0) & (fetch_s < again) & (state.fetches.write_utilisation < 1)
         fetch, fetch_s, alone = (np.where(pays, v, 0.0) for v in (fetch, fetch_s, alone))
     again = np.maximum(work_s(prompt - landed - fetch, landed + fetch) - at_home, 0.0)
     recomputed = stayed - landed - fetch

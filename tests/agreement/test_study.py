@@ -101,8 +101,8 @@ def test_only_missing_stale_or_refused_rows_are_computed(modules: Any) -> None:
         return {verb for _, _, known, _ in tasks for verb, row in known.items() if row is None}
 
     assert missing() == set()
-    assert missing(sources="before") == {"predict"}
-    assert missing(status="refused") == {"simulate", "predict"}
+    assert missing(sources="before") == {"predict", "asked"}
+    assert missing(status="refused") == {"simulate", "predict", "asked"}
     assert missing(status="failed") == set()
     assert missing({"simulate"}) == {"simulate"}
 
@@ -170,7 +170,7 @@ def test_simulations_that_drift_are_counted_apart(modules: Any) -> None:
 def test_one_verb_alone_leaves_the_other_out(modules: Any) -> None:
     design, run, _ = modules
     point = design.load("development")[0]
-    both: dict[str, Any] = {"simulate": None, "predict": None}
+    both: dict[str, Any] = {"simulate": None, "predict": None, "asked": None}
     _, _, known, _ = run._without_others((point, 0, both, "now"), "simulate")
     assert known["simulate"] is None
     assert known["predict"] is not None

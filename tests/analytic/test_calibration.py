@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,17 @@ def test_another_gpu_says_that_its_numbers_are_carried_over() -> None:
     assert carried.fitted_for == "H20/vllm"
     with pytest.raises(SpecError, match="engine 'trtllm' has no fitted efficiencies; known"):
         get_efficiencies("H20", "trtllm")
+
+
+def test_a_gpu_file_borrows_unless_it_brings_its_own(tmp_path) -> None:
+    file = tmp_path / "gpu.toml"
+    file.write_text("[gpu]\n")
+    assert get_efficiencies(str(file), "vllm") == replace(
+        get_efficiencies("H20", "vllm"), carried_over=True
+    )
+    file.write_text("[gpu]\n[efficiencies.sglang]\n")
+    with pytest.raises(SpecError, match=r"no \[efficiencies.vllm\]; known: sglang"):
+        get_efficiencies(str(file), "vllm")
 
 
 def test_a_wrong_measurements_file_says_where(tmp_path: Path) -> None:

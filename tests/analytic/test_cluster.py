@@ -134,6 +134,23 @@ def test_too_much_names_what_saturates():
     assert caught.value.resource == "nic_in"
 
 
+def test_writes_that_lag_behind_hold_nobody_up():
+    slow = {"cluster.nic_bytes_per_s": 2e8, "global_tier.bytes_per_node": 5e9}
+    lagging = asked(**slow)
+    assert "writes to the global tier lag behind" in lagging["note"]
+    assert lagging["valid"] is True
+    assert lagging.number("global_ratio") == 0
+    assert lagging.number("nic_out_utilisation_ratio") == 1
+    # as without a tier: what is computed does not depend on what is queued (kinds of request are
+    # picked by what could be fetched, hence not the same)
+    without = asked(**{"global_tier.bytes_per_node": 0.0})
+    for name in ("ttft_p50_s", "total_within_slo_tps", "local_ratio"):
+        assert lagging.number(name) == pytest.approx(without.number(name), rel=0.06)
+    with pytest.raises(UnstableError) as caught:
+        asked(**slow, **{"global_tier.recompute_if_faster": False})
+    assert caught.value.resource == "nic_in"
+
+
 def test_equal_questions_equal_answers_in_any_order():
     first = asked(**{"router.policy": "bailian"})
     asked(**{"router.policy": "lmetric", "workload.rate_rps": 6.0})

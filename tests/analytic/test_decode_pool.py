@@ -95,6 +95,28 @@ def test_disaggregated_outcomes_keep_every_identity(policy):
     assert outcome.number("decode_nic_in_utilisation_ratio") > 0
 
 
+def test_kv_that_is_handed_over_shares_the_links_with_writes():
+    def asked(**changes):
+        given = POOLS | {"workload.rate_rps": 3.0, "cluster.nic_bytes_per_s": 12e9} | changes
+        return predict(BASE.replace(**given), demand=demand())
+
+    # without a global tier nothing else is on the links; with little of it most is written again
+    alone = asked(**{"global_tier.bytes_per_node": 0.0})
+    beside = asked(**{"global_tier.bytes_per_node": 2e9})
+    assert beside.number("transfer_mean_s") > 1.3 * alone.number("transfer_mean_s")
+    assert beside.number("prefill_nic_out_utilisation_ratio") > 1.3 * alone.number(
+        "prefill_nic_out_utilisation_ratio"
+    )
+    # what is on its way stays pinned
+    wide = asked(**{"global_tier.bytes_per_node": 2e9, "cluster.nic_bytes_per_s": 25e9})
+    assert beside.number("prefill_kv_utilisation_ratio") > 1.2 * wide.number(
+        "prefill_kv_utilisation_ratio"
+    )
+    with pytest.raises(UnstableError, match="send, write and fetch") as caught:
+        asked(**{"global_tier.bytes_per_node": 2e9, "cluster.nic_bytes_per_s": 8e9})
+    assert caught.value.resource in ("prefill_nic_out", "decode_nic_in")
+
+
 def test_the_pools_saturate_apart():
     def asked(prefill, rate):
         changes = POOLS | {

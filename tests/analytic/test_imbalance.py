@@ -106,6 +106,63 @@ def test_weights_of_a_sample():
         RequestWeights(-1.0)
 
 
+def variation_in_windows(at_s, amounts, window_s, length_s):
+    """Squared variation of what falls into windows; amounts last for lengths from their start."""
+    edges = np.arange(0.0, at_s[-1], window_s)
+    total = np.append(0.0, np.cumsum(amounts))
+    # amounts processed by a time: whole ones, and the parts of those under way
+    order = np.argsort(at_s + length_s)
+    ended = np.append(0.0, np.cumsum(amounts[order]))
+    done = ended[np.searchsorted((at_s + length_s)[order], edges, side="right")]
+    begun = total[np.searchsorted(at_s, edges, side="right")]
+    if length_s.any():
+        for k, edge in enumerate(edges):
+            low, high = np.searchsorted(at_s, [edge - length_s.max(), edge], side="right")
+            part = np.clip((edge - at_s[low:high]) / np.maximum(length_s[low:high], 1e-12), 0, 1)
+            under = part < 1
+            done[k] += (amounts[low:high] * part)[under].sum()
+        processed = np.diff(done)
+    else:
+        processed = np.diff(begun)
+    processed = processed[5:-5]
+    return processed.var() / processed.mean() ** 2
+
+
+@pytest.mark.parametrize("window", [5.0, 30.0])
+def test_what_is_computed_is_spread_over_its_prefill(window):
+    rng = np.random.default_rng(8)
+    n, rate = 60_000, 0.2
+    at = np.cumsum(rng.exponential(1 / rate, n))
+    computed = np.where(rng.random(n) < 0.3, rng.uniform(30e3, 60e3, n), 1e3)
+    reused = np.where(computed > 1e3, 0.0, rng.uniform(5e3, 40e3, n))
+    length = computed / 5e3
+    both = np.concatenate((at, at + 1e-9)), np.concatenate((computed, reused))
+    lengths = np.concatenate((length, np.full(n, 1e-9)))
+    order = np.argsort(both[0])
+    found = variation_in_windows(both[0][order], both[1][order], window, lengths[order])
+    weights = RequestWeights.of(computed + reused).of_engine(computed + reused, computed, length, 0)
+    poisson = (1 + weights.squared_variation) / (rate * window)
+    assert weights.seen_ratio(window) * poisson == pytest.approx(found, rel=0.05)
+    assert found < 0.93 * poisson
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_prefills_of_a_full_instance_stop_those_that_make_room(share):
+    # completions at random on decode's clock, each replaced at once by one that is prefilled first
+    rng = np.random.default_rng(9)
+    n = 200_000
+    work = rng.gamma(0.5, 2.0, n)
+    tokens = 2_000.0 + 500.0 * work + rng.exponential(500.0, n)
+    at = np.cumsum(rng.exponential((1 - share) / share, n) + work)
+    assert n / at[-1] == pytest.approx(share, rel=0.02)  # work of 1 s on average
+    window = 60.0
+    found = variation_in_windows(at, tokens, window, np.zeros(n))
+    weights = RequestWeights.of(tokens).of_engine(tokens, 0 * tokens, work, share)
+    closed = ((1 - share) ** 2 + weights.variation_beside(share)) / (share * window)
+    assert closed == pytest.approx(found, rel=0.08)
+    assert closed < 0.9 * (1 + weights.squared_variation) / (share * window)
+
+
 def test_columns_have_the_schema_s_names():
     solved = stickiness(cluster(make_policy("smetric"), 2.0))
     names = ("processed_tokens", "inflight_tokens", "unprefilled_tokens")

@@ -216,6 +216,46 @@ def test_fitted_think_times_follow_the_sample():
         assert law.mean_within_s(t) == pytest.approx(np.minimum(gaps, t).mean(), rel=0.06)
 
 
+@given(st.floats(0.01, 50.0), st.floats(0.2, 100.0))
+@settings(max_examples=20)
+def test_who_waits_does_not_think(stop, mean):
+    law = ThinkTime.lognormal(mean, 1.8)
+    t = np.linspace(0.0, stop, 4001)
+    waits = np.trapezoid(law.survival(t) * (stop - t), t) / (0.5 * stop**2)
+    assert law.met_ratio([stop], [1.0]) == pytest.approx(waits, rel=1e-3)
+    assert law.met_ratio([stop, 2 * stop], [0.5, 0.5]) <= law.met_ratio([stop], [1.0]) <= 1.0
+    assert law.met_ratio([1e-9 * mean], [1.0]) == pytest.approx(1.0)
+    assert law.met_ratio([0.0], [1.0]) == 1.0
+
+
+def closed_loop_wait_s(sessions, think_s, stops_s, rng, turns=40_000):
+    """Mean wait and rate of sessions that think and queue for one server, first come first."""
+    arrival = np.sort(rng.exponential(think_s, sessions))
+    free_at, waited, last = 0.0, 0.0, 0.0
+    for stop in rng.choice(stops_s, turns):
+        start = max(arrival[0], free_at)
+        waited += start - arrival[0]
+        free_at = last = start + stop
+        back = free_at + rng.exponential(think_s)
+        at = int(np.searchsorted(arrival[1:], back))
+        arrival[:at] = arrival[1 : at + 1]
+        arrival[at] = back
+    return waited / turns, turns / last
+
+
+@pytest.mark.parametrize(("think", "sessions"), [(5.0, 4), (20.0, 15), (60.0, 40)])
+def test_waits_of_sessions_that_come_back(think, sessions):
+    # most stops are short, one in ten lasts as long as sessions think
+    stops = np.array([0.1] * 9 + [8.0])
+    wait, rate = closed_loop_wait_s(sessions, think, stops, np.random.default_rng(4))
+    load = rate * stops.mean()
+    poisson = rate * (stops**2).mean() / (2 * (1 - load))
+    met = ThinkTime.exponential(think).met_ratio(stops, np.full(10, 0.1))
+    closed = met * rate * (stops**2).mean() / (2 * (1 - met * load))
+    assert closed == pytest.approx(wait, rel=0.25)
+    assert abs(closed - wait) < 0.5 * abs(poisson - wait)
+
+
 @given(st.integers(2, 64), st.floats(0, 1), st.integers(0, 2**31))
 @settings(max_examples=5)
 def test_return_to_first_is_the_two_state_chain(instances, stay, seed):

@@ -17,20 +17,36 @@ from smetric_model.cli import main
 from smetric_model.scenario import Scenario
 
 if TYPE_CHECKING:
-    from smetric_model.planning import Plan
+    from smetric_model.designing import DesignPlan
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, small_plan: Plan) -> list[Any]:
-    """Scenarios that were asked for; each gets the small plan."""
+def calls(
+    monkeypatch: pytest.MonkeyPatch, small_search: DesignPlan
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Scenarios and options that were asked for; each call gets the small plan."""
     scenarios: list[Any] = []
+    options: list[dict[str, Any]] = []
 
-    def answer(scenario: Any, progress: Any = None) -> Plan:
+    def answer(scenario: Any, **given: Any) -> DesignPlan:
         scenarios.append(scenario)
-        return small_plan
+        options.append(given)
+        return small_search
 
-    monkeypatch.setattr("smetric_model.planning.plan", answer)
-    return scenarios
+    monkeypatch.setattr("smetric_model.designing.plan", answer)
+    return scenarios, options
+
+
+@pytest.fixture
+def asked(calls: tuple[list[Any], list[dict[str, Any]]]) -> list[Any]:
+    """Scenarios that were asked for."""
+    return calls[0]
+
+
+@pytest.fixture
+def options(calls: tuple[list[Any], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Options that were asked for."""
+    return calls[1]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, capfd: Any, *arguments: str) -> tuple[int, str, str]:
@@ -49,7 +65,7 @@ def test_the_table_fits_the_terminal(
     code, out, _ = run(monkeypatch, capfd)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("unservable: 1 of 61 requests (1.6%)")
+    assert lines[0].startswith("unservable: 0 of 4,179 requests (0.0%)")
     assert max(len(line) for line in lines) <= columns
     # each row of a table stands on one line, with its unit
     rows = [line for line in lines if line.startswith("│")]
@@ -57,8 +73,13 @@ def test_the_table_fits_the_terminal(
     assert "" not in labels
     assert "saturates at [requests/s]" in labels
     assert "most within SLO [tokens/s]" in labels
-    assert "instances for 0.8 requests/s" in labels
+    assert "as given" in labels
     assert "…" not in out
+    # the answer stands first, with its source
+    question = lines.index("How many H20 for 0.8 requests/s?")
+    assert lines[question + 1].split()[1] == "H20"
+    assert any(line.startswith("[simulated, 3 seeds") for line in lines[question:])
+    assert "not possible: L40S" in out
 
 
 def test_json_is_one_object_and_nothing_else(
@@ -73,12 +94,13 @@ def test_json_is_one_object_and_nothing_else(
 
 
 def test_brackets_in_names_are_no_markup(
-    monkeypatch: pytest.MonkeyPatch, capfd: Any, small_plan: Plan
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, small_search: DesignPlan
 ) -> None:
     from dataclasses import replace
 
-    odd = replace(small_plan, workload=small_plan.workload | {"source": "a[/red][bold]b.jsonl"})
-    monkeypatch.setattr("smetric_model.planning.plan", lambda *_a, **_k: odd)
+    work = small_search.placement.workload | {"source": "a[/red][bold]b.jsonl"}
+    odd = replace(small_search, placement=replace(small_search.placement, workload=work))
+    monkeypatch.setattr("smetric_model.designing.plan", lambda *_a, **_k: odd)
     code, out, _ = run(monkeypatch, capfd)
     assert code == 0
     assert "a[/red][bold]b.jsonl" in out
@@ -103,6 +125,13 @@ def test_another_llm_brings_its_own_types(
         (["--weight-dtype", "fp5"], "fp5"),
         (["--instances", "0"], "--instances"),
         (["--trace", "no-such-file"], "no-such-file"),
+        (["--vary", "engine.gpus=H20"], "did you mean engine.gpu"),
+        (["--vary", "engine.gpu"], "--vary 'engine.gpu': KEY=VALUES"),
+        (["--vary", "engine.tp=1", "--vary", "engine.tp=2"], "--vary engine.tp is given twice"),
+        (["--space", "no-such-file"], "no-such-file"),
+        (["--prices", "no-such-file"], "no-such-file"),
+        (["--seeds", "2"], "--seeds"),
+        (["--check", "-1"], "--check"),
     ],
 )
 def test_wrong_options_are_told_in_words(
@@ -114,6 +143,52 @@ def test_wrong_options_are_told_in_words(
     assert told in err
     assert "Traceback" not in err
     assert asked == []
+
+
+def test_the_search_is_as_asked(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, options: list[Any], tmp_path: Path
+) -> None:
+    space, prices = tmp_path / "space.toml", tmp_path / "prices.toml"
+    space.write_text('[space]\n"engine.tp" = [1, 2]\n"engine.gpu" = ["H20"]\n')
+    prices.write_text("[prices.gpu_hour]\nH20 = 2.0\n")
+    run(
+        monkeypatch,
+        capfd,
+        *("--space", str(space), "--vary", "engine.tp=2,4", "--prices", str(prices)),
+        *("--check", "1", "--seeds", "7", "--jobs", "2", "--capacity", "--budget", "60"),
+    )
+    run(monkeypatch, capfd, "--no-simulation")
+    first, second = options
+    assert first["space"].axes == {"engine.tp": (2, 4), "engine.gpu": ("H20",)}
+    assert first["prices"].gpu_hour == {"H20": 2.0}
+    assert (first["check"], first["seeds"], first["jobs"]) == (1, 7, 2)
+    assert (first["capacity"], first["budget_s"]) == (True, 60)
+    assert (second["check"], second["space"], second["prices"]) == (-1, None, None)
+
+
+def test_the_designs_are_a_tidy_file(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, options: list[Any], tmp_path: Path
+) -> None:
+    import pandas as pd
+
+    run(monkeypatch, capfd, "--out", str(tmp_path))
+    frame = pd.read_csv(tmp_path / "designs.csv")
+    assert frame["design"].iloc[0] == "as given"
+    assert frame["design"].is_unique
+    assert {"instances", "cost_per_hour", "simulated_within_slo_ratio"} <= set(frame)
+
+
+def test_an_interrupt_says_where_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, tmp_path: Path
+) -> None:
+    def interrupted(*_arguments: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("smetric_model.designing.plan", interrupted)
+    code, out, err = run(monkeypatch, capfd, "--out", str(tmp_path))
+    assert (code, out) == (130, "")
+    assert str(tmp_path) in err.replace("\n", "")
+    assert "the same command goes on" in err
 
 
 def test_a_folder_that_cannot_be_is_told_before_the_work(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from smetric_model.cli.sweep import command, parse_set
+from smetric_model.cli.sweep import command, parse_values
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
 
@@ -28,7 +28,7 @@ SHIPPED = str(data_dir() / "scenarios" / "agents-small.toml")
     ],
 )
 def test_values(text, values):
-    assert parse_set(text) == ("a.b", values)
+    assert parse_values(text) == ("a.b", values)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_values(text, values):
 )
 def test_no_values(text):
     with pytest.raises(click.UsageError):
-        parse_set(text)
+        parse_values(text)
 
 
 def test_rows_and_files(tmp_path):

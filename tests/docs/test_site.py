@@ -39,3 +39,13 @@ def test_documented_modules_exist():
     for name in DOCUMENTED:
         path = ROOT.joinpath(*name.split("."))
         assert path.with_suffix(".py").exists() or (path / "__init__.py").exists(), name
+
+
+MODELS = ("memory", "calibration", "instance-model", "cluster-model", "stickiness", "thresholds")
+MODELS += ("bound", "simulate", "synthesis")
+
+
+@pytest.mark.parametrize("page", MODELS)
+def test_every_model_says_where_it_holds(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert re.search(r"^## (Where it|Limits|How good)", text, re.MULTILINE)

@@ -1,0 +1,282 @@
+"""A search over few designs, whole: closed form, simulation, bound, answers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from smetric_model.analytic.demand import demand_of, trace_of
+from smetric_model.designing import DesignSpace, Prices, plan
+from smetric_model.designing.closed_form import size_design, sized
+from smetric_model.designing.engine_time import CLASSES
+from smetric_model.errors import SpecError, UnstableError
+from smetric_model.simulate import simulate
+from smetric_model.tuning import fewest_instances
+from smetric_model.tuning.sizing import with_instances
+
+if TYPE_CHECKING:
+    from smetric_model.designing import DesignPlan
+    from smetric_model.scenario import Scenario
+
+FEW = DesignSpace({"router.policy": ("smetric", "bailian")})
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch, small_search: DesignPlan) -> None:
+    """Without the parts that other tests look at."""
+
+    def none(*_args: object, **_options: object) -> None:
+        raise UnstableError("not here", "compute")
+
+    monkeypatch.setattr("smetric_model.designing.build.tune", none)
+    monkeypatch.setattr("smetric_model.designing.build.sensitivities", lambda *_a, **_k: ())
+    monkeypatch.setattr(
+        "smetric_model.designing.build.placement_plan", lambda *_a, **_k: small_search.placement
+    )
+    monkeypatch.setattr("smetric_model.designing.build._optimum", lambda *_a, **_k: None)
+
+
+def test_the_closed_form_finds_the_fewest(small_search: DesignPlan) -> None:
+    asked = small_search.scenario
+    known = fewest_instances(asked)
+    given = small_search.given
+    assert given.closed_form_instances == known.instances
+    assert known.outcome is not None
+    assert given.row["within_slo_ratio"] == known.outcome["within_slo_ratio"]
+    exact = given.number("instances_exact")
+    assert known.instances is not None
+    assert known.instances - 1 < exact <= known.instances or math.isnan(exact)
+
+
+@pytest.mark.parametrize("start", [None, 1, 9])
+def test_the_start_does_not_matter(search_scenario: Scenario, start: int | None) -> None:
+    demand = demand_of(search_scenario, trace_of(search_scenario))
+    found = sized(search_scenario, demand, start)
+    assert found.instances == fewest_instances(search_scenario, demand=demand).instances
+
+
+def test_the_simulated_number_is_the_fewest_that_simulation_confirms(
+    small_search: DesignPlan,
+) -> None:
+    check = small_search.given.check
+    assert check is not None
+    assert check.instances is not None
+    assert small_search.given.instances == check.instances
+    wanted = small_search.scenario.slo.attainment
+
+    def mean(count: int) -> float:
+        base = with_instances(small_search.scenario, count)
+        rows = [simulate(base.replace(seed=seed)) for seed in small_search.seeds]
+        return sum(row.number("within_slo_ratio") for row in rows) / len(rows)
+
+    assert mean(check.instances) >= wanted
+    if check.instances > 1:
+        assert mean(check.instances - 1) < wanted
+    tried = check.tried(check.instances)
+    assert tried is not None
+    assert tried.mean == pytest.approx(mean(check.instances))
+    assert check.low is not None
+    assert check.low <= check.instances
+
+
+def test_what_cannot_be_is_a_row_with_its_reason(small_search: DesignPlan) -> None:
+    design = small_search["L40S"]
+    assert "does not fit" in design.error
+    assert design.instances is None
+    frame = small_search.frame().set_index("design")
+    assert "does not fit" in frame.loc["L40S", "error"]
+    assert math.isnan(frame.loc["L40S", "cost_per_hour"])
+    assert len(frame) == len(small_search.designs)
+
+
+def test_the_frame_is_tidy(small_search: DesignPlan) -> None:
+    frame = small_search.frame()
+    assert frame.columns.is_unique
+    assert not any(frame[name].map(lambda v: isinstance(v, dict | list)).any() for name in frame)
+    given = frame.iloc[0]
+    assert given["design"] == "as given"
+    assert given["global_tier.bytes_per_node"] == 1000e9
+    assert given["cost_per_hour"] == given["gpus"] == small_search.given.gpus
+
+
+def test_the_classes_bear_the_bill_of_a_real_design(small_search: DesignPlan) -> None:
+    design = small_search.given
+    assert design.costs is not None
+    assert design.bill is not None
+    for kind in ("gpu", "link"):
+        shares = [design.number(f"{kind}_{name}_ratio") for name in CLASSES]
+        assert min(shares) >= 0
+        assert sum(shares) == pytest.approx(1.0)
+    borne = sum(
+        getattr(design.costs, name) * design.number(f"{name}_tps") * 3600 / 1e6
+        for name in CLASSES
+        if design.number(f"{name}_tps") > 0
+    )
+    assert borne == pytest.approx(design.bill.total)
+
+
+def test_two_pools_share_the_bill_by_pool(search_scenario: Scenario) -> None:
+    pools = search_scenario.replace(
+        **{
+            "cluster.serving": "disaggregated",
+            "cluster.instances": 8,
+            "cluster.prefill_instances": 4,
+            "cluster.decode_instances": 4,
+        }
+    )
+    row = size_design(pools)
+    assert row["prefill_instances"] + row["decode_instances"] == row["instances"]
+    # the decode pool reads prompts' KV: output bears no more than that pool
+    assert 0 < row["gpu_output_ratio"] <= row["decode_instances"] / row["instances"]
+    assert sum(row[f"gpu_{name}_ratio"] for name in CLASSES) == pytest.approx(1.0)
+
+
+def test_no_router_is_beyond_the_bound(small_search: DesignPlan) -> None:
+    optimum = small_search.optimum
+    assert optimum is not None
+    assert 0 < optimum.goodput_share <= 1 + 1e-9
+    assert optimum.fewest_instances is not None
+    assert optimum.fewest_instances <= optimum.instances
+    assert optimum.volume_load_multiple > 0
+
+
+def test_a_larger_tier_is_compared_in_steps(small_search: DesignPlan) -> None:
+    steps = [m for m in small_search.marginals if m.key == "global_tier.bytes_per_node"]
+    assert [(m.from_value, m.to_value) for m in steps] == [(0, 1000e9), (1000e9, 2000e9)]
+    for step in steps:
+        assert step.units == pytest.approx(small_search.given.number("nodes"))
+        assert step.saved_per_unit == pytest.approx(step.saved_gpus / step.units)
+        assert math.isnan(step.cost)
+
+
+def test_more_load_needs_more(small_search: DesignPlan) -> None:
+    moves = {(m.key, m.change): m for m in small_search.sensitivities}
+    needed = moves["workload.rate_rps", "+20%"].instances / 1.2
+    assert moves["workload.rate_rps", "−20%"].instances == pytest.approx(0.8 * needed)
+    for key, sign in (("output_tokens", 1), ("slo.ttft", -1), ("slo.tpot_s", -1)):
+        less, more = moves[key, "−20%"].instances, moves[key, "+25%"].instances
+        assert sign * (more - less) >= -0.03 * needed
+    slow = moves["efficiencies.*_compute", "−10%"].instances
+    fast = moves["efficiencies.*_compute", "+10%"].instances
+    assert slow >= fast
+
+
+def test_every_answer_has_its_source(small_search: DesignPlan) -> None:
+    questions = [answer.question for answer in small_search.answers]
+    assert questions[0] == "How many H20 for 0.8 requests/s?"
+    assert "How far from optimal is it?" in questions
+    assert "What do tokens cost?" in questions
+    for answer in small_search.answers:
+        assert answer.source
+        assert answer.text.endswith(".")
+        for ugly in ("nan", "None", "..", "  "):
+            assert ugly not in answer.text, answer.text
+    assert f"{small_search.given.instances} H20" in small_search.answers[0].text
+
+
+def test_json_is_whole_and_finite(small_search: DesignPlan) -> None:
+    content = json.loads(json.dumps(small_search.to_dict(), allow_nan=False))
+    assert content["goal"] == "instances"
+    assert [d["name"] for d in content["designs"]] == [d.name for d in small_search.designs]
+    assert content["ends"].keys() == {"none", "tiers", "ideal"}
+    assert content["answers"][0]["source"].startswith("simulated, 3 seeds")
+
+
+def test_findings_of_others_stand_beside(small_search: DesignPlan) -> None:
+    class Found:
+        title = "What does a lost node cost?"
+        words = ("Two instances.",)
+        notes = ("as far as known",)
+
+        def to_dict(self) -> dict[str, object]:
+            return {"title": self.title}
+
+    more = small_search.with_findings([Found()])
+    assert more.to_dict()["findings"] == [{"title": Found.title}]
+    assert small_search.findings == ()
+
+
+@pytest.mark.usefixtures("light")
+def test_finished_answers_are_found_again(search_scenario: Scenario, tmp_path: Path) -> None:
+    def once() -> DesignPlan:
+        return plan(search_scenario, space=FEW, check=0, seeds=3, folder=tmp_path)
+
+    first, second = once(), once()
+    assert first.found == 0
+    assert first.computed >= 5
+    assert (second.computed, second.found) == (0, first.computed)
+    assert second.to_dict()["designs"] == first.to_dict()["designs"]
+    # other prices are no other answers
+    priced = plan(
+        search_scenario, space=FEW, check=0, seeds=3, folder=tmp_path, prices=Prices({"H20": 2.0})
+    )
+    assert priced.computed == 0
+    assert priced.given.bill is not None
+    assert priced.given.bill.total == 2 * (priced.given.gpus or 0)
+
+
+@pytest.mark.usefixtures("light")
+def test_an_interrupt_keeps_what_was_finished(search_scenario: Scenario, tmp_path: Path) -> None:
+    def stop(text: str) -> None:
+        if text == "simulation: 2 of 3 done":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plan(search_scenario, progress=stop, space=FEW, check=0, seeds=3, folder=tmp_path)
+    went_on = plan(search_scenario, space=FEW, check=0, seeds=3, folder=tmp_path)
+    assert went_on.found == 4  # two designs in closed form, two simulations
+    assert went_on.given.check is not None
+
+
+@pytest.mark.usefixtures("light")
+def test_without_simulation_the_closed_form_says_so(search_scenario: Scenario) -> None:
+    quick = plan(search_scenario, space=FEW, check=-1)
+    assert quick.seeds == ()
+    assert quick.optimum is None
+    assert quick.given.source == "closed form"
+    assert quick.answers[0].source == "closed form"
+    assert any("nothing was simulated" in note for note in quick.notes)
+
+
+@pytest.mark.usefixtures("light")
+def test_capacity_of_given_instances(search_scenario: Scenario) -> None:
+    found = plan(
+        search_scenario,
+        space=DesignSpace({"cluster.instances": (6, 9)}),
+        capacity=True,
+        check=0,
+        seeds=3,
+    )
+    assert found.goal == "capacity"
+    six, nine = found.given, found["instances 9"]
+    assert (six.instances, nine.instances) == (6, 9)
+    assert 1.3 < nine.number("rate_rps") / six.number("rate_rps") < 1.8
+    assert six.check is not None
+    assert six.check.at is not None
+    assert found.answers[0].question == "How much can this cluster serve?"
+    assert six.costs is not None
+
+
+@pytest.mark.usefixtures("light")
+def test_what_no_number_serves(search_scenario: Scenario) -> None:
+    hopeless = plan(search_scenario.replace(**{"slo.tpot_s": 0.001}), space=FEW, check=1, seeds=3)
+    assert hopeless.given.error == "no number of instances is enough"
+    assert hopeless.best == ""
+    assert "No number serves" in hopeless.answers[0].text
+
+
+def test_mistakes_are_told_before_the_work(search_scenario: Scenario) -> None:
+    told: list[str] = []
+    with pytest.raises(SpecError, match="at least 3"):
+        plan(search_scenario, told.append, seeds=2)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="no gpu_hour of H20"):
+        plan(search_scenario, progress=told.append, prices=Prices({"H100": 1.0}))
+    with pytest.raises(SpecError, match=r"cluster\.nics_per_node = 0"):
+        plan(search_scenario, progress=told.append, space={"cluster.nics_per_node": [0]})
+    assert told == []
+    with pytest.raises(SpecError, match="what plan solves for"):
+        plan(search_scenario, space={"cluster.instances": [3]})
