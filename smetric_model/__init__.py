@@ -19,6 +19,7 @@ _HOMES: dict[str, str] = {
     "compare": "smetric_model.comparison",
     "fewest_instances": "smetric_model.tuning.sizing",
     "load_trace": "smetric_model.workload.trace",
+    "measure": "smetric_model.live.measured_run",
     "plan": "smetric_model.designing",
     "predict": "smetric_model.analytic.predict",
     "predict_at_rates": "smetric_model.analytic.cluster_capacity",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from smetric_model.capacity import capacity as capacity
     from smetric_model.comparison import compare as compare
     from smetric_model.designing import plan as plan
+    from smetric_model.live.measured_run import measure as measure
     from smetric_model.outcome import Outcome as Outcome
     from smetric_model.scenario import Scenario as Scenario
     from smetric_model.simulate import simulate as simulate

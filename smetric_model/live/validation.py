@@ -20,7 +20,6 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,20 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 from smetric_model.errors import LiveError, SpecError
 from smetric_model.live.calibrate import Calibration, fit, write_gpu_file
-from smetric_model.live.kv_watch import KvWatch
-from smetric_model.live.measure import COUNTERS, measured_outcome
+from smetric_model.live.measured_run import measured_run, start_router
 from smetric_model.live.microbenchmark import FEW, microbenchmark, router_cost_s
 from smetric_model.live.model_answers import model_answers
-from smetric_model.live.replay import replay
 from smetric_model.live.rig import Rig
-from smetric_model.live.rig.engines import MODEL_NAME, free_port, read_metrics
-from smetric_model.live.rig.processes import (
-    RigProcess,
-    cpu_seconds,
-    machine_cpu_seconds,
-    start_process,
-    uninterrupted,
-)
+from smetric_model.live.rig.engines import MODEL_NAME, read_metrics
 from smetric_model.live.validation_spec import (
     ValidationSpec,
     build_workload,
@@ -215,7 +205,7 @@ class Validation:
         )
         llm = get_llm(str(config / "config.json"))
         found = fit(measured, llm, spec.engines.block_tokens, spec.engines.token_budget)
-        router, url = self._start_router("round-robin", {}, self.folder)
+        router, url = start_router(self.rig, "round-robin", {}, self.folder)
         try:
             cost = router_cost_s(
                 url, [p.url for p in self.rig.endpoints], model=MODEL_NAME, vocabulary=vocabulary
@@ -290,138 +280,15 @@ class Validation:
 
     # --- the replay -----------------------------------------------------------------------------
 
-    def _start_router(
-        self, policy: str, parameters: dict[str, Any], folder: Path
-    ) -> tuple[RigProcess, str]:
-        import tomli_w
-
-        port = free_port()
-        config = {
-            "listen": {"port": port},
-            "policy": {"name": policy, **parameters},
-            "hits": {"source": "exact", "tokenise_budget_s": 5.0},
-            "log": {"decisions": str(folder / "decisions.jsonl")},
-            "instances": [
-                {"name": one.name, "url": one.url, "kv_events": one.kv_events}
-                for one in self.rig.endpoints
-            ],
-        }
-        path = folder / "router.toml"
-        path.write_text(tomli_w.dumps(config))
-        command = [sys.executable, "-c", "from smetric_model.cli import main; main()"]
-        with uninterrupted():
-            router = start_process("router", [*command, "route", "--config", str(path)], folder)
-        url = f"http://127.0.0.1:{port}"
-        end = time.monotonic() + 120.0  # the first start on a machine compiles
-        try:
-            while not _answers(url):
-                if not router.alive or time.monotonic() > end:
-                    tail = router.end_of_log()
-                    raise LiveError(f"the router does not start; {router.log}:\n{tail}")
-                time.sleep(0.1)
-        except BaseException:
-            with uninterrupted():
-                router.stop()
-            raise
-        return router, url
-
     def _replay(self, policy: str, repeat: int, model: tuple[Scenario, Simulation]) -> RunResult:
-        from smetric_model.analytic.demand import instance_of
-        from smetric_model.analytic.scenario_policy import policy_settings
-
         scenario, simulation = model
-        prepared = simulation.prepared
         folder = self._run_folder(policy, repeat)
         folder.mkdir(parents=True, exist_ok=True)
-        settings = policy_settings(
-            scenario,
-            instance_of(scenario),
-            prepared.inputs.model,
-            prepared.inputs.engine.cache_block_tokens,
+        run = measured_run(
+            self.rig, scenario, simulation.prepared, folder, self.spec.timeout_s, repeat
         )
-        router, url = self._start_router(policy, _plain(settings), folder)
-        edges: dict[str, dict[str, Any]] = {}
-        watch = KvWatch(self.rig.endpoints)
-
-        def at_edge(edge: str) -> None:
-            edges[edge] = {
-                "time": time.monotonic(),
-                "cpu_s": {**self.rig.cpu_s(), "router": cpu_seconds(router.members())},
-                "machine": machine_cpu_seconds(),
-                "counters": self._counters(),
-            }
-            if edge == "begin":
-                watch.start()
-            else:
-                watch.stop()
-
-        def alarm() -> str:
-            if not router.alive:
-                return f"the router has ended:\n{router.end_of_log()}"
-            engines = [name for name in self.rig.gone() if name != "tier"]
-            return "all engines have ended" if len(engines) == len(self.rig.endpoints) else ""
-
-        try:
-            result = replay(
-                prepared,
-                url,
-                model=MODEL_NAME,
-                vocabulary=vocabulary_of(self.spec.engines.model_folder(self.rig.folder)),
-                salt=_salt(policy, repeat),
-                timeout_s=self.spec.timeout_s,
-                drain_s=self.spec.timeout_s,
-                at_edge=at_edge,
-                alarm=alarm,
-            )
-        finally:
-            watch.stop()
-            with uninterrupted():
-                router.stop()
-        begin, end = edges["begin"], edges["end"]
-        window_s = end["time"] - begin["time"]
-        gone = self.rig.gone()
-        if gone:
-            result.notes.append(
-                "; ".join(f"{name} ended during the replay" for name in gone)
-                + ": requests after that met a smaller cluster"
-            )
-        counted = {
-            name: end["counters"].get(name, 0.0) - begin["counters"].get(name, 0.0)
-            for name in COUNTERS
-        }
-        outcome = measured_outcome(scenario, prepared, result, counted)
-        cpu = {name: end["cpu_s"].get(name, 0.0) - taken for name, taken in begin["cpu_s"].items()}
-        cpu["replayer"] = result.client_cpu_s
-        busy, stolen = (end["machine"][k] - begin["machine"][k] for k in (0, 1))
-        cpu["others"] = max(0.0, busy - sum(cpu.values()))
-        lag = sorted(result.lag_s)
-        summary = {
-            "policy": policy,
-            "repeat": repeat,
-            "written": datetime.now(UTC).isoformat(),
-            "outcome": outcome.to_dict(),
-            "counters": counted,
-            "kv_events": watch.counts(),
-            "cpu_s": cpu,
-            "stolen_s": stolen,
-            "window_s": window_s,
-            "lag_p99_s": lag[int(0.99 * (len(lag) - 1))] if lag else None,
-            "ended": gone,
-        }
-        requests = outcome.requests
-        assert requests is not None
-        requests.assign(policy=policy, repeat=repeat).to_parquet(folder / "requests.parquet")
-        (folder / "run.json").write_text(json.dumps(summary, indent=1))
-        return RunResult(policy, repeat, folder, summary)
-
-    def _counters(self) -> dict[str, float]:
-        total: dict[str, float] = {}
-        for point in self.rig.endpoints:
-            with contextlib.suppress(OSError):  # one that is down counts no more
-                for name, value in read_metrics(point.url).items():
-                    if name in COUNTERS:
-                        total[name] = total.get(name, 0.0) + value
-        return total
+        (folder / "run.json").write_text(json.dumps(run.summary, indent=1))
+        return RunResult(policy, repeat, folder, run.summary)
 
     def results(self) -> list[RunResult]:
         """Replays that are there, by policy and number."""
@@ -432,25 +299,5 @@ class Validation:
         return found
 
 
-def _answers(url: str) -> bool:
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _salt(policy: str, repeat: int) -> int:
-    """Tokens of each replay are its own: what earlier ones left in the caches is never hit."""
-    text = f"{policy} {repeat} {time.time_ns()}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if value is not None}

@@ -174,7 +174,8 @@ def agreement_figure(table: pd.DataFrame) -> Figure:
         axes.set_xticks(range(len(policies)), policies, fontsize=7, rotation=20)
         axes.tick_params(axis="y", labelsize=8)
         axes.set_xlim(-0.6, len(policies) - 0.4)
-        axes.set_ylim(bottom=0)
+        top = axes.dataLim.ymax  # −inf without data
+        axes.set_ylim(0, 1.12 * top if top > 0 else 1.0)
     return figure
 
 
@@ -191,25 +192,42 @@ def calibration_figure(points: pd.DataFrame) -> Figure:
     from smetric_model.plots import COLOURS
 
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    styles = {"prefill": "tiers", "cached": "ideal", "fetch": "mark", "decode": "none"}
-    for kind, role in styles.items():
+    left, right, both = figure.subplots(1, 3)
+    styles = {
+        "prefill": (left, "tiers"),
+        "cached": (left, "ideal"),
+        "fetch": (left, "mark"),
+        "decode": (right, "none"),
+        "late": (both, "tiers"),
+        "beside": (both, "none"),
+    }
+    names = {"late": "TTFT", "beside": "decodes held up"}
+    for kind, (axes, role) in styles.items():
         part = points[points["kind"] == kind]
+        part = part.assign(new_tokens=part["tokens"] - part["hit_tokens"])
         if part.empty:
             continue
         colour = COLOURS[role][0]
-        axes, x = (right, "batch") if kind == "decode" else (left, "tokens")
+        x = {left: "tokens", right: "batch", both: "new_tokens"}[axes]
         for held, marker in ((False, "o"), (True, "D")):
             some = part[part["held_out"] == held]
-            label = f"{kind}, held out" if held else kind
+            label = names.get(kind, kind) + (", held out" if held else "")
             face = "none" if held else colour
             axes.plot(some[x], some["measured_s"], marker, color=colour, mfc=face, label=label)
         axes.plot(part[x], part["model_s"], "_", color=colour, markersize=14)
-    for axes, label in ((left, "prompt tokens"), (right, "sequences")):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+    labels = {
+        left: ("prompt tokens", "TTFT, idle engine [s]"),
+        right: ("sequences", "decode step [s]"),
+        both: ("new tokens, beside decodes", "time [s]"),
+    }
+    for axes, (label, time) in labels.items():
+        if axes is both:
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_xscale("log")
+            axes.set_yscale("log")
         axes.set_xlabel(label)
-        axes.set_ylabel("TTFT [s]" if axes is left else "decode step [s]")
+        axes.set_ylabel(time)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7)
     return figure

@@ -16,6 +16,7 @@ from smetric_model.cli.output import print_table
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import LiveError, SpecError
 from smetric_model.live.compare import QUANTITIES, comparison, speed_ratios, verdict
+from smetric_model.live.rig import Rig
 from smetric_model.live.validation import Validation
 from smetric_model.live.validation_report import (
     narrow_rows,
@@ -90,6 +91,43 @@ def test_the_measured_outcome(done):
     assert set(result.summary["cpu_s"]) == {"v0", "v1", "router", "replayer", "others"}
     assert result.summary["cpu_s"]["others"] >= 0
     assert result.summary["stolen_s"] >= 0
+
+
+def test_measure_replays_a_scenario_by_itself(done, tmp_path):
+    from smetric_model import measure
+
+    scenario = done._scenario("always-sticky")
+    told: list[str] = []
+    outcome = measure(scenario, done.spec.engines, tmp_path, timeout_s=10.0, progress=told.append)
+    (before,) = done.results()
+    assert outcome["verb"] == "measure"
+    assert outcome["valid"]
+    assert outcome["scenario_id"] == scenario.scenario_id
+    # the same sessions: of those near an edge of the window one more or less is inside
+    assert outcome.number("requests") == pytest.approx(before.summary["outcome"]["requests"], abs=4)
+    assert outcome.requests is not None
+    assert len(outcome.requests) == outcome["requests"]
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert written["outcome"] == outcome.to_dict()
+    assert not Rig.found(tmp_path / "engines")
+    assert told[0] == "preparing the workload"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cluster.instances": 3}, "cluster.instances = 3: the engines are 2"),
+        ({"engine.block_tokens": 16}, "block_tokens = 16: the engines' are 64"),
+        ({"engine.max_context_tokens": 7000}, "= 7000: the engines take at most 6016"),
+        ({"failures": [{"instance": 0, "at_s": 1.0}]}, "1 tables; none are brought about"),
+    ],
+)
+def test_measure_refuses_what_the_engines_are_not(done, tmp_path, changes, message):
+    from smetric_model import measure
+
+    scenario = done._scenario("always-sticky").replace(**changes)
+    with pytest.raises(SpecError, match=message):
+        measure(scenario, done.spec.engines, tmp_path)
 
 
 def test_simulated_hits_are_those_measured(done):
