@@ -10,7 +10,7 @@ minute (all seeds), which decides the claims, and the paper's.
 
 from __future__ import annotations
 
-import panels
+import colocated
 import results
 from matplotlib.figure import Figure
 
@@ -19,26 +19,8 @@ CLAIMS = {"smetric": "C24", "bailian": "C25", "lmetric": "C26", "load-balance": 
 
 def make(source: results.Source) -> Figure:
     """Draw the figure."""
-    policies = results.COLOCATED
-    table = source.rows("colocated-30b", policies)
-    made = panels.canvas(10, 6.4)
-    top, bottom = made.subfigures(2, 1, height_ratios=(1, 1))
-    left, right = top.subplots(1, 2, width_ratios=(3, 2))
-    panels.sweep(left, table, policies, "tokens")
-    panels.gains(right, table, {1.0: 0.0, 1.5: results.claim("C29"), 1.75: results.claim("C30")})
-    panels.legend(top, policies, [panels.paper_mark()])
-    at = source.rows("colocated-30b", policies, load=source.operating)
-    panels.heatmaps(
-        bottom,
-        bottom.subplots(1, len(policies), sharey=True),
-        source.profile("colocated-30b", "inflight_tokens", policies),
-        policies,
-        at.groupby("policy")["imbalance_processed_tokens_60s_mean"].mean(),
-        {p: results.claim(c) for p, c in CLAIMS.items()},
-        "tokens in flight ÷ each policy's P99",
-        own_scale=True,
-    )
-    return made
+    gains = {1.0: 0.0, 1.5: results.claim("C29"), 1.75: results.claim("C30")}
+    return colocated.load_and_instances(source, "colocated-30b", CLAIMS, gains)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,15 @@ As Figure 11 (a) and (b), with SMetric.
 
 from __future__ import annotations
 
-import panels
+import colocated
 import results
 from matplotlib.figure import Figure
 
 
 def make(source: results.Source) -> Figure:
     """Draw the figure."""
-    policies = results.COLOCATED
-    table = source.rows("colocated-30b", policies, tier=None)
-    made = panels.canvas(10, 3.9)
-    left, right = made.subplots(1, 2)
-    panels.peaks_by_tier(left, table, policies, "tokens")
-    panels.bars_legend(left, policies)
     marks = {("full", p): results.claim(c) for p, c in (("smetric", "C34"), ("bailian", "C35"))}
-    totals = {}
-    panels.reuse(right, source.at_operating(table), policies, marks, totals)
-    return made
+    return colocated.tiers_and_reuse(source, "colocated-30b", marks, {})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ As Figure 15; grey in the gains: the paper's peak against Bailian's peak, at the
 
 from __future__ import annotations
 
-import panels
+import colocated
 import results
 from matplotlib.figure import Figure
 
@@ -16,26 +16,8 @@ CLAIMS = {"smetric": "C42", "lmetric": "C43", "bailian": "C44", "load-balance": 
 
 def make(source: results.Source) -> Figure:
     """Draw the figure."""
-    policies = results.COLOCATED
-    table = source.rows("colocated-235b", policies)
-    made = panels.canvas(10, 6.4)
-    top, bottom = made.subfigures(2, 1, height_ratios=(1, 1))
-    left, right = top.subplots(1, 2, width_ratios=(3, 2))
-    panels.sweep(left, table, policies, "tokens")
-    panels.gains(right, table, {source.operating: results.claim("C40")})
-    panels.legend(top, policies, [panels.paper_mark()])
-    at = source.rows("colocated-235b", policies, load=source.operating)
-    panels.heatmaps(
-        bottom,
-        bottom.subplots(1, len(policies), sharey=True),
-        source.profile("colocated-235b", "inflight_tokens", policies),
-        policies,
-        at.groupby("policy")["imbalance_processed_tokens_60s_mean"].mean(),
-        {p: results.claim(c) for p, c in CLAIMS.items()},
-        "tokens in flight ÷ each policy's P99",
-        own_scale=True,
-    )
-    return made
+    gains = {source.operating: results.claim("C40")}
+    return colocated.load_and_instances(source, "colocated-235b", CLAIMS, gains)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,16 @@ As Figure 11 (a) and (b), with SMetric.
 
 from __future__ import annotations
 
-import panels
+import colocated
 import results
 from matplotlib.figure import Figure
 
 
 def make(source: results.Source) -> Figure:
     """Draw the figure."""
-    policies = results.COLOCATED
-    table = source.rows("colocated-235b", policies, tier=None)
-    made = panels.canvas(10, 3.9)
-    left, right = made.subplots(1, 2)
-    panels.peaks_by_tier(left, table, policies, "tokens")
-    panels.bars_legend(left, policies)
     marks = {("full", "smetric"): results.claim("C47")}
     totals = {("full", "smetric"): results.claim_range("C48")}
-    panels.reuse(right, source.at_operating(table), policies, marks, totals)
-    return made
+    return colocated.tiers_and_reuse(source, "colocated-235b", marks, totals)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """From the rows of ``run.py`` to the map: its table, the tables and figures of ``docs/map.md``.
 
 ``python benchmarks/advantage/report.py``: writes ``data/reproduction/map.parquet`` (a line a
-point), ``OUT/tables.md`` and ``docs/figures/map-*.png``.  The decision rule needs scikit-learn.
+point), ``OUT/tables.md`` and ``docs/figures/map-*.png``.  The decision rule needs
+scikit-learn (extra ``bench``).
 
 A simulated verdict takes the mean of the seeds' paired differences; its noise is the larger of the
 point's own standard error and the median one of its third of loads (two or three seeds tell little

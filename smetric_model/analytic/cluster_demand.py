@@ -85,6 +85,12 @@ class ClusterDemand:
         return np.lexsort((rows, self.demand.session_reuse.session[rows]))
 
     @cached_property
+    def session_labels(self) -> NDArray[np.int64]:
+        """Sessions of the local tier's sample, numbered from 0."""
+        session = self.demand.session_reuse.session[self.local.rows]
+        return np.asarray(np.unique(session, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+
+    @cached_property
     def mean_output(self) -> float:
         """Mean output of all requests that count [tokens]."""
         return float(self.demand.output_tokens[self.rows].mean())
@@ -219,12 +225,6 @@ class ClusterDemand:
         counted[self.rows] = True
         follows = counted[rows] & (reuse.turn[rows] > 0)
         return float(at_first[follows].mean()) if follows.any() else float("nan")
-
-    @cached_property
-    def recorded_e2e_s(self) -> float:
-        """Mean end-to-end time of the requests when recorded; ``nan`` where unknown [s]."""
-        e2e = self.demand.session_reuse.e2e_s[self.rows]
-        return float(np.nanmean(e2e)) if np.isfinite(e2e).any() else float("nan")
 
 
 def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:

@@ -104,9 +104,6 @@ class DecodePool:
         self.mean_running = float(law[1:] @ running[: law.size - 1])
         waiting = float(law[1:] @ np.maximum(present - running[: law.size - 1], 0.0))
         # a request waits for the whole pool: only what exceeds the places of all counts
-        self.waits_ratio = float(law[places + 1 :].sum()) if instances > 1 else float("nan")
-        if instances == 1:
-            self.waits_ratio = float(law[places:].sum())
         full = float(law[places:].sum())
         self.wait_s = waiting / own * (full if instances > 1 else 1.0)
         self.kv_ratio = min(

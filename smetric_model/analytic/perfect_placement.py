@@ -29,7 +29,6 @@ from smetric_model.analytic.demand import Demand, cluster_of, thinned
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
     fetch_bytes_per_s,
-    global_tier_rate_cap_rps,
     node_nic_utilisation,
 )
 from smetric_model.analytic.latency import host_time_s, prefill_time_s
@@ -326,17 +325,6 @@ class Prediction:
 
     def _hit_at_any_rate(self) -> NDArray[np.float64]:
         return self._all_reusable() if self.reuse == "ideal" else np.zeros(self.prompt_tokens.size)
-
-    def link_rps(self, rate_rps: float) -> float:
-        """Rate at which the NICs saturate, for the mix of fetches at a rate [requests/s]."""
-        hits = self.hits(rate_rps)
-        per_token = self.demand.kv_bytes_per_token
-        return global_tier_rate_cap_rps(
-            self.cluster,
-            float(hits.fetched.mean()) * per_token,
-            self.written_tokens(hits) * per_token,
-            self._transfer_bytes(hits.fetched),
-        )
 
     def within_slo(self, rate_rps: float) -> tuple[float, float]:
         """Return the share of requests, and the tokens/s of the cluster, within SLO at a rate.

@@ -7,7 +7,6 @@ ends.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -102,7 +101,6 @@ class Instance:
         self.draining = False
         self.removed = False
         self.down_reason = ""
-        self.changed_s = time.time()
         self.failed_probes = 0
         self.passed_probes = 0
         self.requests = 0
@@ -140,8 +138,6 @@ class Instance:
         changed = up != self.up
         self.up = up
         self.down_reason = "" if up else reason
-        if changed:
-            self.changed_s = time.time()
         return changed
 
 

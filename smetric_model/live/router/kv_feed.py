@@ -70,7 +70,6 @@ class KvFeed:
         self.bit = bit
         self.counts: Counter[str] = Counter()
         self.state = "connecting"
-        self.last_batch_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self._index = index
         self._endpoint = endpoint
@@ -243,7 +242,6 @@ class KvFeed:
                 index.cleared(bit)
         self.counts["batches"] += 1
         self.counts["orphans"] = index.orphans.get(bit, 0)
-        self.last_batch_s = batch.time_s
         if self.state in ("connecting", "replaying"):
             self._set("live")
 
