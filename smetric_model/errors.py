@@ -77,7 +77,19 @@ class SolveError(RuntimeError):
 
 
 class ConvergenceError(SolveError):
-    """A fixed point was not reached, though a steady state may exist."""
+    """A fixed point was not reached, though a steady state may exist.
+
+    Parameters
+    ----------
+    message : str
+        What was looked for, and how near it came.
+    steps : int
+        Steps taken.
+    """
+
+    def __init__(self, message: str, steps: int = 0):
+        super().__init__(message)
+        self.steps = steps
 
 
 class LiveError(RuntimeError):

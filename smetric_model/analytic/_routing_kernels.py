@@ -181,7 +181,7 @@ def stay_against_mean(
     Parameters
     ----------
     leads : ndarray, shape (n,)
-        Leads of the home's hit, in mean loads.
+        Leads of the home's hit, ascending, in mean loads.
     total_mean : ndarray, shape (levels,)
         Mean load of the cluster given home load l.
     total_sd : float
@@ -192,19 +192,21 @@ def stay_against_mean(
     stay = np.ones((levels, levels))
     count = leads.size
     for home in range(levels):
+        most = total_mean[home] + 7.0 * total_sd
         for least in range(home):
             gap = float(home - least)
             floor = (home + (instances - 1.0) * least) / instances
+            enough = max(floor, total_mean[home] - 7.0 * total_sd)
             total = 0.0
-            for k in range(count):
-                if leads[k] <= 0.0:
-                    continue
-                needed = gap / leads[k]
-                distance = (needed - total_mean[home]) / total_sd
-                if needed <= floor or distance < -7.0:
+            # the larger the lead, the smaller the mean load that is needed
+            for k in range(count - 1, -1, -1):
+                if leads[k] <= 0.0 or gap >= max(most, enough) * leads[k]:
+                    break
+                if gap <= enough * leads[k]:
                     total += 1.0
-                elif distance < 7.0:
-                    total += 0.5 * math.erfc(distance * 0.7071067811865476)
+                    continue
+                distance = (gap / leads[k] - total_mean[home]) / total_sd
+                total += 0.5 * math.erfc(distance * 0.7071067811865476)
             stay[least, home] = total / count
     return stay
 
@@ -458,6 +460,135 @@ def birth_death_at(births: FloatArray, deaths: FloatArray, time: float, steps: i
     for k in range(size):
         law[k] = max(law[k], 0.0) / total
     return law
+
+
+@njit(cache=True)
+def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
+    """Law of a birth-death chain, in logarithms so that tails are exact.
+
+    Parameters
+    ----------
+    births : ndarray, shape (levels,)
+        Rates up.
+    completion : ndarray, shape (levels - 1,)
+        Rates down from 1, 2, …
+    """
+    size = births.size
+    law = np.zeros(size)
+    top = 0.0
+    for k in range(size - 1):
+        law[k + 1] = law[k] + math.log(max(births[k], 1e-290)) - math.log(completion[k])
+        top = max(top, law[k + 1])
+    total = 0.0
+    for k in range(size):
+        law[k] = math.exp(law[k] - top)
+        total += law[k]
+    for k in range(size):
+        law[k] /= total
+    return law
+
+
+@njit(cache=True)
+def load_field(
+    law: FloatArray, slope: float, follow_rate: float, base: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, float, float, float]:
+    """Return what follows from an instance's law of the load and the slope of follow-ups.
+
+    Parameters
+    ----------
+    law : ndarray, shape (levels,)
+        P(load = l).
+    slope : float
+        Follow-ups per second for one request more.
+    follow_rate : float
+        Follow-ups per second of an instance.
+    base : ndarray, shape (levels - 1,)
+        Completions per second with 1, 2, … present.
+
+    Returns
+    -------
+    at_least, arrivals, seen : ndarray, shape (levels,)
+        P(load >= l); follow-ups per second at each load; the law that they find.
+    mean, variance, service_slope : float
+        Of the load, and completions per second for one request more.
+    """
+    size = law.size
+    at_least, arrivals, seen = np.empty(size), np.zeros(size), law.copy()
+    above, mean = 0.0, 0.0
+    for k in range(size - 1, -1, -1):
+        above += law[k]
+        at_least[k] = min(above, 1.0)
+        mean += k * law[k]
+    variance, service = 0.0, 0.0
+    for k in range(size):
+        deviation = k - mean
+        variance += law[k] * deviation * deviation
+        if k:
+            service += law[k] * deviation * base[k - 1]
+    variance = max(variance, 1e-12)
+    if follow_rate > 0.0:
+        total = 0.0
+        for k in range(size):
+            arrivals[k] = max(follow_rate + slope * (k - mean), 0.05 * follow_rate)
+            total += law[k] * arrivals[k]
+        for k in range(size):
+            seen[k] = law[k] * arrivals[k] / total
+            arrivals[k] *= follow_rate / total
+    return at_least, arrivals, seen, mean, variance, service / variance
+
+
+@njit(cache=True)
+def fluctuations(
+    law: FloatArray,
+    seen: FloatArray,
+    sticking: FloatArray,
+    births: FloatArray,
+    arrivals: FloatArray,
+    completion: FloatArray,
+    thinking: tuple[FloatArray, FloatArray],
+    moments: tuple[float, float],
+    rates: tuple[float, float],
+) -> tuple[FloatArray, FloatArray, float]:
+    """Drift and noise of thinking sessions by class and of the load, and the slope of completions.
+
+    Parameters
+    ----------
+    law, seen, sticking, births, arrivals : ndarray, shape (levels,)
+        Law of the load, as follow-ups find it; P(follow-up stays), all arrivals, follow-ups per
+        second.
+    completion : ndarray, shape (levels - 1,)
+        Completions per second with 1, 2, … present.
+    thinking : tuple of ndarray, shape (classes,)
+        Rate at which each class ends, and share of the gaps in it.
+    moments : tuple of float
+        Mean and variance of the load.
+    rates : tuple of float
+        Requests, and follow-ups, per second and instance.
+    """
+    gamma, alpha = thinking
+    mean, variance = moments
+    rate, follow = rates
+    service, own, kept = 0.0, 0.0, 0.0
+    for k in range(law.size):
+        deviation = (k - mean) * law[k]
+        if k:
+            service += deviation * completion[k - 1]
+        # what depends on the load while the thinking sessions are as they are
+        own += deviation * (follow * sticking[k] + births[k] - arrivals[k] * sticking[k])
+        kept += seen[k] * sticking[k]
+    service /= variance
+    own /= variance
+    size = gamma.size
+    drift, noise = np.zeros((size + 1, size + 1)), np.zeros((size + 1, size + 1))
+    for j in range(size):
+        drift[j, j] = -gamma[j]
+        drift[j, size] = alpha[j] * (follow / rate) * service
+        drift[size, j] = kept * gamma[j]
+        noise[j, j] = 2.0 * follow * alpha[j]
+        noise[j, size] = noise[size, j] = -follow * alpha[j] * (1.0 + kept)
+    drift[size, size] = own - service - 1e-9 * rate  # never singular, also for a point mass
+    noise[size, size] = 2.0 * rate
+    return drift, noise, service
 
 
 @njit(cache=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["common_blocks", "found", "returns", "sorted_within"]
+__all__ = ["common_blocks", "found", "order_of", "returns", "sorted_within"]
 
 
 @njit(cache=True)
@@ -177,6 +177,28 @@ def returns(order, session, stay, tied, instances, out):  # type: ignore[no-unty
             at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
         out[row] = at_first
     return 0
+
+
+@njit(cache=True)
+def order_of(values):  # type: ignore[no-untyped-def]
+    """Order of values (n,) >= 0, equal ones by place: a radix sort of their bits."""
+    n = values.size
+    keys = values.view(np.int64)
+    order, other = np.arange(n), np.empty(n, np.int64)
+    place = np.empty(2049, np.int64)
+    for shift in (0, 11, 22, 33, 44, 55):
+        place[:] = 0
+        for i in range(n):
+            place[((keys[i] >> shift) & 2047) + 1] += 1
+        for j in range(2048):
+            place[j + 1] += place[j]
+        for i in range(n):
+            k = order[i]
+            digit = (keys[k] >> shift) & 2047
+            other[place[digit]] = k
+            place[digit] += 1
+        order, other = other, order
+    return order
 
 
 @njit(cache=True)

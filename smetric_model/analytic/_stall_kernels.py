@@ -83,28 +83,43 @@ def mean_within(
     limit : float
         Limit a token [s].
     tokens : ndarray, shape (n,)
-        Tokens of each request after the first.
-    own : ndarray, shape (kinds, n)
-        Time of its own steps [s], by kind of circumstances.
-    weights : ndarray, shape (kinds,)
-        Weight of each kind.
+        Tokens after the first of each case, a request in some circumstances.
+    own, weights : ndarray, shape (n,)
+        Time of its own steps [s]; weight of each case.
     cdf, steps, low, share
-        Laws by interval, as in :func:`law_at`; the latter two of shape (kinds, n).
+        Laws by interval, as in :func:`law_at`.
     most_cdf, most_steps, most_low, most_share
-        Laws by largest count, the latter two of shape (n,); all empty where it never binds.
+        Laws by largest count, likewise; all empty where it never binds.
     """
+    per_step, most_per_step = 1.0 / steps, 1.0 / most_steps
     total = 0.0
-    for kind in range(weights.size):
-        within = 0.0
-        for i in range(tokens.size):
-            spare = tokens[i] * limit - own[kind, i]
-            value = _between(cdf, steps, low[kind, i], share[kind, i], spare)
-            if most_steps.size:
-                other = _between(most_cdf, most_steps, most_low[i], most_share[i], spare)
-                value = max(value, other)
-            within += value
-        total += weights[kind] * within / tokens.size
+    for i in range(tokens.size):
+        spare = tokens[i] * limit - own[i]
+        if spare < 0.0:
+            continue
+        value = _of_levels(cdf, per_step, low[i], share[i], spare)
+        if most_steps.size and value < 1.0:
+            other = _of_levels(most_cdf, most_per_step, most_low[i], most_share[i], spare)
+            value = max(value, other)
+        total += weights[i] * value
     return total
+
+
+@njit(cache=True)
+def _of_levels(cdf: FloatArray, per_step: FloatArray, low: int, share: float, x: float) -> Any:
+    """As :func:`_between`, for x >= 0 and one over each step."""
+    last = cdf.shape[1] - 1
+    below, above = 1.0, 1.0
+    place = x * per_step[low]
+    if place < last:
+        index = int(place)
+        below = cdf[low, index] + (place - index) * (cdf[low, index + 1] - cdf[low, index])
+    high = min(low + 1, per_step.size - 1)
+    place = x * per_step[high]
+    if place < last:
+        index = int(place)
+        above = cdf[high, index] + (place - index) * (cdf[high, index + 1] - cdf[high, index])
+    return below + share * (above - below)
 
 
 @njit(cache=True)

@@ -177,7 +177,7 @@ class ColocatedInstance:
         """
         mix = self.mix
         context = mix.prompt_tokens + 0.5 * mix.output_tokens + self.fixed_state_tokens
-        own = float(self._prefill_of(0.0).mean())
+        own = float(self._alone_s.mean())
         batch = float(np.clip(self.pool_tokens / context.mean(), 1.0, self.max_running_requests))
         for _ in range(20):
             step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
@@ -190,6 +190,11 @@ class ColocatedInstance:
         context = np.minimum(context, self.pool_tokens)
         fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
         return fits, mean_context
+
+    @cached_property
+    def _alone_s(self) -> NDArray[np.float64]:
+        """Engine time of each request's prefill with nothing beside it [s]."""
+        return self._prefill_of(0.0)
 
     def _prefill_of(self, decode_batch: float | NDArray[np.float64]) -> NDArray[np.float64]:
         """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s].
@@ -210,10 +215,10 @@ class ColocatedInstance:
     def _prefill_grid(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Batches d at which the marginal prefill times are tabulated, and those, (d, n)."""
         top = max(float(self.batches[-1]) - 1.0, 0.0)
-        grid = np.array([0.0])
-        if top > 0:
-            grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
-        return grid, self._prefill_of(grid[:, None])
+        if top <= 0:
+            return np.array([0.0]), self._alone_s[None, :]
+        grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
+        return grid, np.concatenate((self._alone_s[None, :], self._prefill_of(grid[1:, None])))
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:
         """Return the marginal engine time of each request's prefill beside other decodes.

@@ -126,23 +126,60 @@ def bursty_queue(
     return weights, burst_rates * weights
 
 
+_MANY = 40  # Newton steps at one point, at most
+
+
 @numba.njit(cache=True)
-def _series(
-    coefficients: NDArray[np.float64], powers: NDArray[np.int64], x: NDArray[np.complex128]
-) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """Sum of ``c x^k`` and of ``k c x^k`` over ascending powers ``k``, at each ``x``."""
-    value = np.zeros(x.size, np.complex128)
-    weighted = np.zeros(x.size, np.complex128)
-    for i in range(x.size):
-        power, reached = 1.0 + 0.0j, 0
-        for j in range(powers.size):
-            while reached < powers[j]:
-                power *= x[i]
-                reached += 1
-            term = coefficients[j] * power
-            value[i] += term
-            weighted[i] += powers[j] * term
+def _series(mass, gaps, places, x):  # type: ignore[no-untyped-def]
+    """Sum of ``m x^k`` and of ``k m x^k`` over ascending powers ``k``, given by their gaps."""
+    squares = np.empty(32, np.complex128)
+    squares[0] = x
+    known = 1
+    power = 1.0 + 0.0j
+    value, weighted = 0.0j, 0.0j
+    for j in range(places.size):
+        gap, bit = gaps[j], 0
+        while gap > 0:
+            if bit >= known:
+                squares[known] = squares[known - 1] * squares[known - 1]
+                known += 1
+            if gap & 1:
+                power *= squares[bit]
+            gap >>= 1
+            bit += 1
+        term = mass[j] * power
+        value += term
+        weighted += places[j] * term
     return value, weighted
+
+
+@numba.njit(cache=True)
+def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-def]
+    """Return the generating function of a busy period at points that lie side by side."""
+    gaps = places.copy()
+    gaps[1:] -= places[:-1]
+    busy = np.zeros(log_z.size, np.complex128)
+    start = 0.0j
+    for i in range(log_z.size):
+        found = start
+        for attempt in range(2):
+            # plain iteration contracts and keeps inside the unit circle; Newton finishes, and
+            # does without where the neighbour's value is at hand
+            plain = (0 if i else 4) if attempt == 0 else 12
+            for turn in range(_MANY):
+                value, weighted = _series(
+                    mass, gaps, places, np.exp(log_z[i] - per_step * (1.0 - found))
+                )
+                error = found - value
+                slope = 1.0 - per_step * weighted if turn >= plain else 1.0 + 0.0j
+                found -= error / slope
+                if abs(error) < 1e-8:
+                    break
+            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-8:
+                break
+            found = 0.0j  # the neighbour's value led astray: from the beginning
+        busy[i] = start = found
+    return busy
 
 
 class BusyPeriods:
@@ -188,31 +225,22 @@ class BusyPeriods:
         radius = 10.0 ** (-8.0 / points)
         self._damping = damping(points)[:half]
         log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
-        per_step = rate_rps * self.step_s
-        busy = np.zeros(half + 1, dtype=complex)
-        for turn in range(40):
-            value, weighted = _series(mass, places, np.exp(log_z - per_step * (1.0 - busy)))
-            error = busy - value
-            if np.abs(error).max() < 1e-8:
-                break
-            # plain iteration contracts and keeps inside the unit circle; Newton finishes
-            slope = 1.0 - per_step * weighted if turn >= 2 else 1.0
-            busy = busy - error / slope
-        self._busy = busy
+        self._busy = _busy_transform(mass, places, log_z, rate_rps * self.step_s)
 
-    def delay_cdf(self, interval_s: float) -> NDArray[np.float64]:
+    def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the delay by the arrivals of an interval and what they bring along.
 
         Parameters
         ----------
-        interval_s : float
-            Length of the interval [s].
+        interval_s : float or array_like of float, shape (k,)
+            Length of the interval, or of several [s].
 
         Returns
         -------
-        ndarray, shape (points // 2,)
+        ndarray, shape (points // 2,) or (k, points // 2)
             P(delay <= x) at ``x = 0, step_s, 2 step_s, …``.
         """
-        transform = np.exp(self.rate_rps * interval_s * (self._busy - 1.0))
-        pmf = np.fft.irfft(transform, n=self.points)[: self.points // 2] / self._damping
-        return np.asarray(np.clip(np.cumsum(pmf), 0.0, 1.0))
+        arrivals = self.rate_rps * np.asarray(interval_s, dtype=float)[..., None]
+        transform = np.exp(arrivals * (self._busy - 1.0))
+        pmf = np.fft.irfft(transform, n=self.points)[..., : self.points // 2] / self._damping
+        return np.asarray(np.clip(np.cumsum(pmf, axis=-1), 0.0, 1.0))

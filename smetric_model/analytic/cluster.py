@@ -38,7 +38,7 @@ from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
-from smetric_model.analytic.stickiness import Stickiness, stickiness
+from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import ConvergenceError, UnstableError
 
@@ -55,6 +55,8 @@ _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
+_MOST_STEPS = 3_000  # of the mean field, all rounds together
+_ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
 _PICKED = 512  # kinds of request behind the engine's laws
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _STRATA = 64  # of uncached tokens among them
@@ -330,6 +332,22 @@ class ColocatedCluster:
         hits: LocalHits,
         start: Stickiness | None,
     ) -> Stickiness:
+        """Return the mean field of a round; its steps count against those of all rounds."""
+        try:
+            routed = self._routed(rate_rps, instance, hits, start)
+        except ConvergenceError as error:
+            self._steps_left -= error.steps
+            raise
+        self._steps_left -= routed.iterations
+        return routed
+
+    def _routed(
+        self,
+        rate_rps: float,
+        instance: ColocatedInstance,
+        hits: LocalHits,
+        start: Stickiness | None,
+    ) -> Stickiness:
         delay = float(instance.mix.before_prefill_s.mean())
         form = self.policy.threshold_form
         think = self._think_time()
@@ -361,6 +379,8 @@ class ColocatedCluster:
                 resource="engine",
             ),
             start,
+            _ROUTED,
+            max(min(MOST_STEPS, self._steps_left), 1),
         )
 
     def _think_time(self) -> ThinkTime:
@@ -402,6 +422,8 @@ class ColocatedCluster:
         UnstableError
             If there is no steady state; ``resource`` is ``compute``, ``kv``, ``nic_in`` or
             ``pcie``.
+        ConvergenceError
+            If the mean field was not found at this rate nor a little below it.
         """
         n = self.instances
         own = rate_rps / n
@@ -409,14 +431,18 @@ class ColocatedCluster:
         routed: Stickiness | None = None
         notes: list[str] = []
         self._before_token, self._shared_in_use = 0.3, 0.0
+        self._steps_left = _MOST_STEPS
         window_s = self.work.window_s
         if self.local_age_s is not None:
             window_s = (self.local_age_s, self.local_age_s)
         stable = True
-        loaded = None
+        loaded: LoadedInstance | None = None
+        hits: LocalHits | None = None
         rounds = 0
         for rounds in range(1, _ROUNDS + 1):
-            hits = self.work.local.hits(guess.rule, rate_rps, n, guess.pinned, window_s, guess.pace)
+            hits = self.work.local.hits(
+                guess.rule, rate_rps, n, guess.pinned, window_s, guess.pace, hits
+            )
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -429,6 +455,8 @@ class ColocatedCluster:
                 if routed is None:
                     routed = self._route_without_start(bearable * n, instance, hits)
                 notes.append(str(error))
+                if routed is None and stable:
+                    raise
             except UnstableError:
                 stable = False
             if routed is None:
@@ -445,12 +473,18 @@ class ColocatedCluster:
             guess = new if rounds < 3 else _halfway(guess, new)
             if change < _SETTLED and rounds > 1:
                 break
+            if self._steps_left <= 0:
+                notes.append(
+                    f"the mean field was given up after {_MOST_STEPS} steps: it still moves by"
+                    f" {change:.0%} a round"
+                )
+                break
         else:
             if change > _UNSETTLED:
                 notes.append(
                     f"the fixed point still moves by {change:.0%} a round: two states may be near"
                 )
-        if loaded is None or routed is None or not stable:
+        if hits is None or loaded is None or routed is None or not stable:
             self._raise_unstable(rate_rps, instance)
         ttft = loaded.mean_ttft_s()
         if np.isfinite(ttft) and ttft > _LONGEST_S:
@@ -664,7 +698,7 @@ def _picked(
     Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
     of each stratum.
     """
-    order = np.argsort(new, kind="stable")
+    order = _session_kernels.order_of(np.maximum(new, 0.0))
     order = order[weight[order] > 0]
     upto = np.cumsum(weight[order])
     stratum = np.minimum((upto * (_STRATA / upto[-1]) - 1e-9).astype(np.int64), _STRATA - 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smetric_model.analytic.demand import Demand, demand_of, trace_of
-from smetric_model.analytic.predict import predict
+from smetric_model.analytic.predict import cluster_form, predict, predict_goodput
 from smetric_model.errors import SolveError, SpecError, UnstableError
 
 if TYPE_CHECKING:
@@ -112,11 +111,6 @@ def _row(scenario: Scenario, demand: Demand) -> Outcome:
         )
 
 
-def _steady(row: Outcome) -> bool:
-    """Whether a row has figures; they may be invalid for what the scenario has beside them."""
-    return not math.isnan(row.number("total_tps"))
-
-
 def predicted_capacity(
     scenario: Scenario,
     criterion: Criterion = "attainment",
@@ -157,49 +151,86 @@ def predicted_capacity(
         raise SpecError(f"criterion = {criterion!r}; one of peak_goodput, attainment")
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
-    seen: dict[float, Outcome] = {}
-
-    def at(rate: float) -> Outcome:
-        if rate not in seen:
-            seen[rate] = _row(scenario.replace(**{"workload.rate_rps": rate}), demand)
-        return seen[rate]
-
-    saturation, resource = _saturation(at)
+    search = _Search(scenario, demand)
+    saturation, resource = _saturation(search)
     for load in _LOADS:
-        at(float(load * saturation))
-    stable = sorted(rate for rate, row in seen.items() if _steady(row))
+        search.goodput(float(load * saturation))
     if criterion == "peak_goodput":
-        best = max(stable, key=lambda rate: at(rate).number("total_within_slo_tps"))
+        best = search.best()
         for _ in range(2):  # halve the distance to both neighbours
+            stable = search.rates()
             place = stable.index(best)
-            around = stable[max(place - 1, 0)], stable[min(place + 1, len(stable) - 1)]
-            for other in around:
-                at(0.5 * (best + other))
-            stable = sorted(rate for rate, row in seen.items() if _steady(row))
-            best = max(stable, key=lambda rate: at(rate).number("total_within_slo_tps"))
-        return _answer(criterion, best, at(best), saturation, resource)
+            for other in stable[max(place - 1, 0)], stable[min(place + 1, len(stable) - 1)]:
+                search.goodput(0.5 * (best + other))
+            best = search.best()
+        return _answer(criterion, search.row(best), best, saturation, resource)
     wanted = scenario.slo.attainment
-    met = [rate for rate in stable if at(rate).number("within_slo_ratio") >= wanted]
+    stable = search.rates()
+    met = [rate for rate in stable if search.attains(rate, wanted)]
     if not met:
-        idle = at(stable[0]).number("within_slo_ratio")
+        idle = search.seen[stable[0]]["within_slo_ratio"]
         return PredictedCapacity(criterion, None, 0.0, idle, saturation, resource, None)
     low = met[-1]
     above = [rate for rate in stable if rate > low]
     high = above[0] if above else saturation
-    while high - low > _NARROW * low and above:
+    while high - low > _NARROW * low:
         middle = 0.5 * (low + high)
-        row = at(middle)
-        enough = _steady(row) and row.number("within_slo_ratio") >= wanted
-        low, high = (middle, high) if enough else (low, middle)
-    return _answer(criterion, low, at(low), saturation, resource)
+        low, high = (middle, high) if search.attains(middle, wanted) else (low, middle)
+    return _answer(criterion, search.row(low), low, saturation, resource)
 
 
-def _saturation(at: object) -> tuple[float, str]:
+class _Search:
+    """A scenario at the rates that a search asks for, each worked out once and no further."""
+
+    def __init__(self, scenario: Scenario, demand: Demand):
+        self.scenario, self.demand = scenario, demand
+        self._cluster = cluster_form(scenario, demand)
+        #: goodput by rate; nothing where there is no steady state
+        self.seen: dict[float, dict[str, float]] = {}
+
+    def saturates(self, rate_rps: float) -> UnstableError | SolveError | None:
+        """Say why there is no steady state at a rate; None where there is one."""
+        try:
+            self._cluster.at(rate_rps * (1 - self.demand.unservable_ratio))
+        except (UnstableError, SolveError) as error:
+            return error
+        return None
+
+    def goodput(self, rate_rps: float) -> dict[str, float]:
+        """Return the goodput at a rate; empty without a steady state."""
+        if rate_rps not in self.seen:
+            asked = self.scenario.replace(**{"workload.rate_rps": rate_rps})
+            try:
+                self.seen[rate_rps] = predict_goodput(asked, self.demand)
+            except (UnstableError, SolveError):
+                self.seen[rate_rps] = {}
+        return self.seen[rate_rps]
+
+    def attains(self, rate_rps: float, wanted: float) -> bool:
+        """Whether a rate has a steady state with so large a share within SLO."""
+        return self.goodput(rate_rps).get("within_slo_ratio", -1.0) >= wanted
+
+    def rates(self) -> list[float]:
+        """Return the rates with a steady state, ascending."""
+        return sorted(rate for rate, found in self.seen.items() if found)
+
+    def best(self) -> float:
+        """Return the rate with most tokens within SLO."""
+        return max(self.rates(), key=lambda rate: self.seen[rate]["total_within_slo_tps"])
+
+    def row(self, rate_rps: float) -> Outcome:
+        """Return the whole prediction at a rate."""
+        return _row(self.scenario.replace(**{"workload.rate_rps": rate_rps}), self.demand)
+
+
+def _saturation(search: _Search) -> tuple[float, str]:
     """Largest rate with a steady state, and what saturates above it."""
-    assert callable(at)
-    low, high = 0.0, 1.0
+    asked = search.scenario.workload.rate_rps
+    low, high = 0.0, 1.0 if asked == "trace" else float(asked)
+    error = None
     for _ in range(_DOUBLINGS):
-        if not _steady(at(high)):
+        error = search.saturates(high)
+        if error is not None:
             break
         low, high = high, 2 * high
     else:
@@ -207,19 +238,22 @@ def _saturation(at: object) -> tuple[float, str]:
     if low == 0.0:
         for _ in range(_DOUBLINGS):
             low = 0.5 * (low or high)
-            if _steady(at(low)):
+            lower = search.saturates(low)
+            if lower is None:
                 break
-            high = low
+            high, error = low, lower
         else:
-            raise UnstableError(str(at(low)["note"]), str(at(low)["binding_resource"]))
+            raise UnstableError(str(error), getattr(error, "resource", ""))
     while high - low > 2 * _NARROW * high:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if _steady(at(middle)) else (low, middle)
-    return low, str(at(high)["binding_resource"])
+        found = search.saturates(middle)
+        low, high = (middle, high) if found is None else (low, middle)
+        error = found or error
+    return low, getattr(error, "resource", "")
 
 
 def _answer(
-    criterion: Criterion, rate: float, row: Outcome, saturation: float, resource: str
+    criterion: Criterion, row: Outcome, rate: float, saturation: float, resource: str
 ) -> PredictedCapacity:
     return PredictedCapacity(
         criterion,

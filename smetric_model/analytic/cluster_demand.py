@@ -85,6 +85,12 @@ class ClusterDemand:
         return np.lexsort((rows, self.demand.session_reuse.session[rows]))
 
     @cached_property
+    def session_labels(self) -> NDArray[np.int64]:
+        """Sessions of the local tier's sample, numbered from 0."""
+        session = self.demand.session_reuse.session[self.local.rows]
+        return np.asarray(np.unique(session, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+
+    @cached_property
     def mean_output(self) -> float:
         """Mean output of all requests that count [tokens]."""
         return float(self.demand.output_tokens[self.rows].mean())

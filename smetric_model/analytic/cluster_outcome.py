@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from smetric_model.analytic.disaggregated import DisaggregatedCluster
     from smetric_model.outcome import Outcome
 
-__all__ = ["outcome_of"]
+__all__ = ["goodput_of", "outcome_of"]
 
 FloatArray = NDArray[np.float64]
 
@@ -43,11 +43,8 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
     """
     from smetric_model.outcome import Outcome
 
-    loaded, rate = state.loaded, state.rate_rps
-    probability = loaded.slo_probability()
-    decode = getattr(cluster, "decode", None)
-    if decode is not None:
-        probability = _with_decode_pool(cluster, probability, decode)
+    rate = state.rate_rps
+    probability = _slo_probability(cluster, state)
     both = float(probability.both.mean())
     scenario, demand = cluster.scenario, cluster.demand
     unservable = demand.unservable_ratio
@@ -88,6 +85,33 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         slow = 1 - float(probability.tpot.mean())
         values["binding_resource"] = "ttft" if late >= slow else "tpot"
     return Outcome(values)
+
+
+def goodput_of(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
+    """Return what searches look at, without quantiles, stickiness and imbalance.
+
+    Parameters
+    ----------
+    cluster : ColocatedCluster
+        The scenario.
+    state : ClusterState
+        Its fixed point at a rate.
+
+    Returns
+    -------
+    dict of str to float
+        ``within_slo_ratio`` and the columns in tokens per second of :func:`outcome_of`.
+    """
+    both = _slo_probability(cluster, state).both
+    return {"within_slo_ratio": float(both.mean()), **_tokens(cluster, state, both)}
+
+
+def _slo_probability(cluster: ColocatedCluster, state: ClusterState) -> SloProbability:
+    probability = state.loaded.slo_probability()
+    decode = getattr(cluster, "decode", None)
+    if decode is not None:
+        probability = _with_decode_pool(cluster, probability, decode)
+    return probability
 
 
 def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) -> dict[str, float]:
@@ -222,7 +246,7 @@ def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
     local, work = cluster.work.local, cluster.work
     if cluster.instances < 2:
         return {}
-    session = cluster.demand.session_reuse.session[local.rows]
+    session = work.session_labels
     total = local.prompt + work.output_tokens
     ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
     new = np.maximum(local.prompt - state.hits.tokens, 1.0)

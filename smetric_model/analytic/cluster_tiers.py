@@ -53,6 +53,7 @@ _SAMPLE = 4_096  # requests behind the tiers' means
 _SPREAD = 5  # instances told apart by how much they get
 _AGES = 72  # characteristic times at which contents are tabulated
 _FEWEST = 1e-9
+_STEADY = 2e-3  # change of the share that stays at which it has come to rest
 _BACK = np.array(TURNS_BACK, dtype=float)
 #: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
 _TURN_EDGES = np.concatenate(([1.0], np.floor(0.5 * (_BACK[1:-1] + _BACK[2:])), [2 * _BACK[-1]]))
@@ -325,6 +326,7 @@ class LocalTier:
         pinned_tokens: float,
         window_s: tuple[float, float],
         pace: Pace,
+        start: LocalHits | None = None,
     ) -> LocalHits:
         """Return what requests find where they land.
 
@@ -343,6 +345,8 @@ class LocalTier:
         pace : Pace
             How long requests run: so long is a shared prefix in use, and so much later than think
             times say do a session's next turns come.
+        start : LocalHits, optional
+            Answer to a similar question, to start from.
 
         Returns
         -------
@@ -352,18 +356,23 @@ class LocalTier:
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
-        result = None
-        for _ in range(3):
+        result = start
+        for turn in range(3 if start is None else 2):
+            if result is not None:
+                mean_stay, stored = result.mean_stay, self._inflow(result)
             result = self._hits(
                 rule, own_rate, instances, pinned_tokens, window_s, pace, mean_stay, stored
             )
-            inflow = max(self.mean_private - float((result.tokens - self.shared).mean()), 1.0)
-            settled = abs(result.mean_stay - mean_stay) < 2e-3
-            mean_stay, stored = result.mean_stay, inflow
-            if settled or not follow.any():
+            settled = abs(result.mean_stay - mean_stay) < _STEADY
+            # what is stored follows from an answer: the first one has none
+            if (settled and (turn > 0 or start is not None)) or not follow.any():
                 break
         assert result is not None
         return result
+
+    def _inflow(self, hits: LocalHits) -> float:
+        """Tokens that a request adds to the tier [tokens]."""
+        return max(self.mean_private - float((hits.tokens - self.shared).mean()), 1.0)
 
     def _hits(
         self,

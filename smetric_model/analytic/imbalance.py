@@ -137,7 +137,9 @@ class RequestWeights:
             return cls(0.0, 1.0, duration_s)
         ratio = 1.0
         if session is not None:
-            _, index = np.unique(np.asarray(session), return_inverse=True)
+            index = np.asarray(session)
+            if index.min() < 0 or index.max() > 4 * index.size:
+                _, index = np.unique(index, return_inverse=True)
             total = np.bincount(index, share)
             centre = np.bincount(index, share * amount) / np.maximum(total, 1e-300)
             ratio = float(total @ (centre - mean) ** 2) / variance
@@ -241,20 +243,35 @@ class Imbalance:
         level : float
             In (0, 1).
         """
+        return float(self.quantiles([level])[0])
+
+    def quantiles(self, levels: ArrayLike) -> FloatArray:
+        """Return several quantiles, as :meth:`quantile`.
+
+        Parameters
+        ----------
+        levels : array_like of float, shape (k,)
+            Each in (0, 1).
+
+        Returns
+        -------
+        ndarray, shape (k,)
+        """
+        levels = np.asarray(levels, dtype=float)
         n, spread = self.instances, self.squared_variation
         if n == 1 or spread < 1e-12:
-            return 1.0
+            return np.ones(levels.size)
         shape = 1 / spread
-        marks = np.array([level, 0.159, 0.841])
+        marks = np.concatenate((levels, (0.159, 0.841, 0.55)))
         # hardly any requests: quantiles below the smallest number
-        at = np.maximum(special.gammaincinv(shape, np.append(marks, 0.55) ** (1 / n)), 1e-300)
+        at = np.maximum(special.gammaincinv(shape, marks ** (1 / n)), 1e-300)
         log = np.log(at / shape)
-        variance = max((0.5 * (log[2] - log[1])) ** 2, 1e-12)
-        narrow = np.sqrt(max(1 - special.polygamma(1, n * shape) / variance, 0.05))
-        centre = float(log[3])
+        variance = max((0.5 * (log[-2] - log[-3])) ** 2, 1e-12)
+        # (the trigamma function as a Hurwitz zeta)
+        narrow = np.sqrt(max(1 - float(special.zeta(2.0, n * shape)) / variance, 0.05))
         # one instance may have it all, not more
-        ratio = self.mean * np.exp(min(narrow * (log[0] - centre), np.log(n)))
-        return float(np.clip(ratio, 1.0, n))
+        above = np.minimum(narrow * (log[:-3] - log[-1]), np.log(n))
+        return np.asarray(np.clip(self.mean * np.exp(above), 1.0, n))
 
     def statistic(self, name: str, windows: int = 30) -> float:
         """Return a statistic of the schema.
@@ -269,10 +286,15 @@ class Imbalance:
         if name == "mean":
             return self.mean
         if name == "max":
-            return self.quantile(0.5 ** (1 / max(windows, 1)))
+            return self.quantile(_of_largest(windows))
         if name not in _LEVELS:
             raise SpecError(f"statistic {name!r}: one of mean, {', '.join(_LEVELS)}, max")
         return self.quantile(_LEVELS[name])
+
+
+def _of_largest(windows: int) -> float:
+    """Level of one window's law at which the largest over so many has its median."""
+    return float(0.5 ** (1 / max(windows, 1)))
 
 
 def largest_over_mean(squared_variation: float, instances: int) -> float:
@@ -408,8 +430,11 @@ def imbalance_columns(
                 solved, quantity, window_s, weights.get(quantity), lasting_squared_variation
             )
             count = max(int(observed_s / window_s), 1)
-            for name in ("mean", *_LEVELS, "max"):
-                columns[imbalance_column(quantity, window_s, name)] = law.statistic(name, count)
+            found = law.quantiles([*_LEVELS.values(), _of_largest(count)])
+            for name, value in zip(
+                ("mean", *_LEVELS, "max"), (law.mean, *found.tolist()), strict=True
+            ):
+                columns[imbalance_column(quantity, window_s, name)] = value
     return columns
 
 

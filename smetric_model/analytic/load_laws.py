@@ -79,10 +79,7 @@ def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
     -------
     ndarray, shape (levels,)
     """
-    steps = np.log(np.maximum(births[:-1], 1e-290)) - np.log(completion)
-    weights = np.concatenate(([0.0], np.cumsum(steps)))
-    law = np.exp(weights - weights.max())
-    return np.asarray(law / law.sum())
+    return np.asarray(kernels.birth_death(births, completion))
 
 
 def least_loaded_over_time(

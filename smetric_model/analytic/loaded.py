@@ -65,7 +65,12 @@ _BIN_EDGES = np.array([0.0, 0.5, 0.8, 0.95, 1.0])
 _WAIT_POINTS = 400  # (a multiple of _E2E_WAITS) equally likely waits behind those bins
 _QUANTILE_REQUESTS = 1024  # requests behind a quantile
 _E2E_WAITS = 16  # waits told apart in the end-to-end time
-_E2E_REQUESTS = 128  # requests behind its quantiles
+_E2E_REQUESTS = 512  # requests behind its quantiles
+_PARTS = 4  # of the requests meet each of the circumstances behind the TPOT, in turn
+_FEW_ROWS = 64  # so few requests are all met in all circumstances
+_TURNS = 8  # a request meets every eighth of the circumstances behind a quantile, others in turn
+_GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
+_WAIT_GRID = 1 << 12  # points behind the law of the wait
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
 _BISECTIONS = 14  # steps to a quantile
 _QUANTILE_RATIO = 0.02  # width of the bracket in which a quantile is interpolated, in logarithms
@@ -192,7 +197,9 @@ class LoadedInstance:
         ahead = sample * stretch
         mean, second = float(ahead @ share), float((ahead * ahead) @ share)
         decay = second / (2 * mean) / max(1 - busy_rate * mean, 1e-3) if mean > 0 else 1.0
-        self._ahead = DiscreteWork(ahead, max(1.5 * float(ahead.max()), 25 * decay), share, 1 << 14)
+        self._ahead = DiscreteWork(
+            ahead, max(1.5 * float(ahead.max()), 25 * decay), share, _WAIT_GRID
+        )
         self._waiting = self._ahead.waiting_cdf(busy_rate)
         # Prefill is busy for the share λ w of the time, and arrivals come at the busy rate
         # meanwhile: λ_b w of them find it busy.  Theirs is the wait of M/G/1 at that rate, in
@@ -447,29 +454,39 @@ class LoadedInstance:
                 both += group.weight * short * in_tpot
         return SloProbability(*(np.clip(p, 0.0, 1.0) for p in (ttft, tpot, both)))
 
-    def _ttft_at_waits(self, rows: NDArray[np.intp]) -> tuple[list[_Group], _Array, _Array, _Array]:
-        """TTFT at equally likely waits: group and weight of each case, TTFT and later interval.
+    def _ttft_at_waits(self, rows: NDArray[np.intp]) -> tuple[_Array, _Array, _Array]:
+        """TTFT at some of the equally likely waits: weight of a case, TTFT and later interval.
 
-        The last two of shape (cases, rows) [s]; the interval is the one whose arrivals are still to
-        be prefilled when a request has its first token.
+        The last two of shape (groups, waits, rows) [s], the first (groups, 1, 1); the interval is
+        the one whose arrivals are still to be prefilled when a request has its first token.  Each
+        request meets every ``_TURNS``-th of the waits, its neighbour the next ones.
         """
         waits = self._waits_s.reshape(_E2E_WAITS, -1).mean(axis=1)
-        tau = max(self.kv_wait_s, 1e-12)
-        grid = np.geomspace(1e-3 * tau, 20 * tau + 2 * self._waits_s[-1], 256)
-        whole = (np.arange(_E2E_WAITS) + 0.5) / _E2E_WAITS
-        law = self._ahead.at(self._waiting, grid) * -np.expm1(-grid / tau)
-        longer = np.interp(whole, law, grid)  # the longer of the waits for prefill and for KV
+        longer = waits
+        if any(group.blocked for group in self.groups):
+            tau = max(self.kv_wait_s, 1e-12)
+            grid = np.geomspace(1e-3 * tau, 20 * tau + 2 * self._waits_s[-1], 256)
+            whole = (np.arange(_E2E_WAITS) + 0.5) / _E2E_WAITS
+            law = self._ahead.at(self._waiting, grid) * -np.expm1(-grid / tau)
+            longer = np.interp(whole, law, grid)  # the longer of the waits for prefill and for KV
         before = self.instance.mix.before_prefill_s[rows]
-        groups, weights, times, intervals = [], [], [], []
-        for group in self.groups:
+        steps = np.arange(0, _E2E_WAITS, _TURNS)[:, None]
+        turn = _turns(rows.size, _TURNS)
+        times, intervals = [], []
+        for place, group in enumerate(self.groups):
             own = self._own_prefill_s[group.batch][rows]
-            for wait in longer if group.blocked else waits:
-                groups.append(group)
-                weights.append(group.weight / _E2E_WAITS)
-                shared = 0.0 if group.blocked else self._under_way_s + self._shared(own, wait)
-                times.append(before + own + wait + shared)
-                intervals.append(self._behind_s(group, 0.0 if group.blocked else wait, rows))
-        return groups, np.array(weights), np.array(times), np.array(intervals)
+            met = steps + (turn + place) % _TURNS
+            if group.blocked:
+                times.append(before + own + longer[met])
+                behind = self._behind_s(group, 0.0, rows)
+                intervals.append(np.broadcast_to(behind, met.shape))
+                continue
+            wait = waits[met]
+            shared = self._shared(own, wait)
+            times.append(before + own + wait + (self._under_way_s + shared))
+            intervals.append(self._behind_s(group, wait, rows))
+        weights = np.array([group.weight for group in self.groups]) / (steps.size * rows.size)
+        return weights[:, None, None], np.array(times), np.array(intervals)
 
     def e2e_quantiles_s(
         self, shares: Sequence[float], after_first_token_s: _Array | None = None
@@ -491,39 +508,38 @@ class LoadedInstance:
         size = self._steps.size
         # not every fourth: requests may come in strata, which equal steps would always meet alike
         steps_to = np.arange(min(size, _E2E_REQUESTS))
-        rows = ((steps_to + (steps_to * 0.6180339887) % 1.0) * (size / steps_to.size)).astype(int)
+        rows = ((steps_to + (steps_to * _GOLDEN) % 1.0) * (size / steps_to.size)).astype(int)
         if after_first_token_s is not None:
-            _, weights, times, _ = self._ttft_at_waits(rows[::3])
-            total = (times[:, :, None] + after_first_token_s).reshape(weights.size, -1)
+            weights, times, _ = self._ttft_at_waits(rows[::3])
+            total = times[..., None] + after_first_token_s
             order = np.argsort(total, axis=None)
-            upto = np.cumsum(np.repeat(weights, total.shape[1])[order])
+            upto = np.cumsum(np.broadcast_to(weights[..., None], total.shape).ravel()[order])
             at = np.searchsorted(upto, np.asarray(shares) * upto[-1])
             return [float(v) for v in total.ravel()[order][np.minimum(at, order.size - 1)]]
-        groups, weights, times, intervals = self._ttft_at_waits(rows)
+        weights, times, intervals = self._ttft_at_waits(rows)
         steps = self._steps[rows]
-        decode = np.array([steps * self._own_step_s[group.batch][rows] for group in groups])
+        decode = np.array([steps * self._own_step_s[group.batch][rows] for group in self.groups])
+        decode = np.broadcast_to(decode[:, None, :], times.shape)
         apart = times + decode
+        each = np.broadcast_to(weights, times.shape)
         one = steps <= 0  # over with the first token: nobody can stall it
-        lone = np.sort(times[:, one], axis=None)
-        alone = np.append(
-            0.0, np.cumsum(np.repeat(weights, one.sum())[np.argsort(times[:, one], axis=None)])
-        )
-        several = float(np.mean(~one))
-        if several == 0:
-            stalled = None
-        else:
-            kept = np.flatnonzero(~one)
+        order = np.argsort(times[..., one], axis=None)
+        lone = times[..., one].ravel()[order]
+        alone = np.append(0.0, np.cumsum(each[..., one].ravel()[order]))
+        stalled = None
+        if not one.all():
+            kept = np.broadcast_to(~one, times.shape)
             stalled = self._stalls.mean_within(
-                np.ones(kept.size),
-                np.ascontiguousarray(apart[:, kept]),
-                (decode + intervals)[:, kept],
-                weights,
-                self._most_prefills[rows][kept],
+                np.ones(int(kept.sum())),
+                apart[kept],
+                (decode + intervals)[kept],
+                each[kept],
+                np.broadcast_to(self._most_prefills[rows], times.shape)[kept],
             )
 
         def within(limit_s: float) -> float:
-            first = alone[np.searchsorted(lone, limit_s, side="right")] / rows.size
-            return float(first + (several * stalled(limit_s) if stalled is not None else 0.0))
+            first = alone[np.searchsorted(lone, limit_s, side="right")]
+            return float(first + (stalled(limit_s) if stalled is not None else 0.0))
 
         top = float(apart.max()) + 20 * float(self._work_s.max())
         top += float(decode.max()) * self.prefill_load / max(1.0 - self.prefill_load, 0.05) * 3
@@ -550,23 +566,33 @@ class LoadedInstance:
         # a request of two tokens may wait for several whole prefills between them
         top = 5 * float(self._work_s.max()) + 20 * slowest
 
+        turn = _turns(rows.size, _PARTS)
+        taken: list[NDArray[np.intp]] = []
         own, intervals, weights = [], [], []
         for group in self.groups:
-            steps_s = self._steps[rows] * self._own_step_s[group.batch][rows]
+            steps_s = self._steps * self._own_step_s[group.batch]
             waits = [0.0] if group.blocked else self._bin_wait_s
             widths = [1.0] if group.blocked else np.diff(_BIN_EDGES)
             for width, wait in zip(widths, waits, strict=True):
-                own.append(steps_s)
-                intervals.append(steps_s + self._behind_s(group, wait, rows))
-                weights.append(group.weight * float(width))
+                part = rows[turn == len(taken) % _PARTS] if rows.size > _FEW_ROWS else rows
+                taken.append(part)
+                own.append(steps_s[part])
+                intervals.append(steps_s[part] + self._behind_s(group, wait, part))
+                weights.append(np.full(part.size, group.weight * float(width) / part.size))
+        everyone = np.concatenate(taken)
         within = self._stalls.mean_within(
-            self._steps[rows],
-            np.array(own),
-            np.array(intervals),
-            np.array(weights),
-            self._most_prefills[rows],
+            self._steps[everyone],
+            np.concatenate(own),
+            np.concatenate(intervals),
+            np.concatenate(weights),
+            self._most_prefills[everyone],
         )
         return _invert(within, 0.999 * fastest, top / max(1.0 - self.prefill_load, 0.05), shares)
+
+
+def _turns(count: int, turns: int) -> NDArray[np.int64]:
+    """In which of some turns each of so many is taken: evenly, but not in equal steps."""
+    return ((np.arange(count) * _GOLDEN) % 1.0 * turns).astype(np.int64)
 
 
 def _spread(rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -611,13 +637,13 @@ def _invert(
 class _Table:
     """Laws on grids of their own at levels of a parameter, linear between levels' logarithms."""
 
-    def __init__(self, levels: _Array, laws: list[tuple[_Array, float]]):
+    def __init__(self, levels: _Array, laws: list[_Array], steps: list[float]):
         self.log_first = float(np.log(levels[0]))
         span = float(np.log(levels[-1])) - self.log_first
         self.per_level = (levels.size - 1) / span if span > 1e-9 else 0.0
         self.last = levels.size - 1
-        self.cdf = np.stack([law for law, _ in laws])
-        self.steps = np.array([step for _, step in laws])
+        self.cdf = np.concatenate(laws)
+        self.steps = np.array(steps)
 
     def place(self, parameter: _Array) -> tuple[NDArray[np.int64], _Array]:
         """Level below each parameter, and how far it is towards the next."""
@@ -629,6 +655,17 @@ class _Table:
 
     def at(self, parameter: _Array, x_s: _Array) -> _Array:
         return kernels.law_at(self.cdf, self.steps, *self.place(parameter), x_s)
+
+
+def _alike(reach: _Array) -> list[slice]:
+    """Parts of ascending numbers that one grid serves: the largest at most _COARSER the first."""
+    parts = []
+    start = 0
+    while start < reach.size:
+        end = int(np.searchsorted(reach, _COARSER * reach[start], side="right"))
+        parts.append(slice(start, end))
+        start = end
+    return parts
 
 
 class _StallLaw:
@@ -650,27 +687,26 @@ class _StallLaw:
         levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
         spread = np.sqrt(rate_rps * levels * second / (1 - load) ** 3)
         reach = np.maximum(levels * load / (1 - load) + 8 * spread, 1.02 * largest)
-        laws: list[tuple[_Array, float]] = []
-        busy = None
-        top = 0.0
-        for level, horizon in zip(levels, reach, strict=True):
-            if busy is None or horizon > top:
-                top = float(horizon) * _COARSER
-                busy = BusyPeriods(work_s * scale, weights, rate_rps, top)
-            laws.append((busy.delay_cdf(float(level)), busy.step_s))
-        self.arrivals = _Table(levels, laws)
+        laws, steps = [], []
+        for part in _alike(reach):
+            top = float(reach[part].max())
+            busy = BusyPeriods(work_s * scale, weights, rate_rps, top)
+            laws.append(busy.delay_cdf(levels[part]))
+            steps += [busy.step_s] * len(laws[-1])
+        self.arrivals = _Table(levels, laws, steps)
         self.places: _Table | None = None
         most = np.maximum(most_prefills, _FEWEST)
         # a large pool never limits how many prefills come
         binding = rate_rps * longest_s / (1 - load) > most - 4 * np.sqrt(most)
         if binding.any():
             counts = np.geomspace(float(most.min()), float(most.max()) * (1 + 1e-9), _LEVELS)
-            laws = []
-            for count in counts:
-                horizon = count * mean + 8 * np.sqrt(count * second)
-                law = DiscreteWork(work_s, max(horizon, 1.02 * largest), weights, 1 << 10)
-                laws.append((law.sum_cdf(float(count)), law.step_s))
-            self.places = _Table(counts, laws)
+            reach = np.maximum(counts * mean + 8 * np.sqrt(counts * second), 1.02 * largest)
+            laws, steps = [], []
+            for part in _alike(reach):
+                law = DiscreteWork(work_s, float(reach[part].max()), weights, 1 << 11)
+                laws.append(law.sum_cdf(counts[part]))
+                steps += [law.step_s] * len(laws[-1])
+            self.places = _Table(counts, laws, steps)
 
     def within(self, interval_s: _Array, most_prefills: _Array, spare_s: _Array) -> _Array:
         within = self.arrivals.at(interval_s, spare_s)
@@ -687,11 +723,8 @@ class _StallLaw:
         weights: _Array,
         most_prefills: _Array,
     ) -> Callable[[float], float]:
-        """Weighted mean of P(TPOT <= limit) as a function of the limit.
-
-        ``own_s`` and ``interval_s`` have a row for each of ``weights``.
-        """
-        low, share = self.arrivals.place(interval_s)
+        """Weighted mean of P(TPOT <= limit) as a function of the limit; arrays of one length."""
+        laws = (self.arrivals.cdf, self.arrivals.steps, *self.arrivals.place(interval_s))
         most: tuple[_Array, _Array, NDArray[np.int64], _Array]
         if self.places is None:
             none = np.zeros(0)
@@ -699,7 +732,6 @@ class _StallLaw:
         else:
             place = self.places.place(np.maximum(most_prefills, _FEWEST))
             most = (self.places.cdf, self.places.steps, *place)
-        laws = (self.arrivals.cdf, self.arrivals.steps, low, share)
 
         def within(limit_s: float) -> float:
             return float(kernels.mean_within(limit_s, steps, own_s, weights, *laws, *most))

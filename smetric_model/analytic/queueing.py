@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
@@ -148,17 +149,37 @@ def fitting_counts(
     low = position.astype(int)
     pmf = np.bincount(low, share * (1 - (position - low)), minlength=2 * points)
     pmf += np.bincount(low + 1, share * (position - low), minlength=2 * points)
-    transform = np.fft.rfft(pmf)
     count = int(capacity / mean + 10 + 8 * spread / mean * np.sqrt(capacity / mean))
-    fits = np.ones(min(count, most))
-    sums = transform.copy()
-    for n in range(1, fits.size):
-        law = np.fft.irfft(sums * transform, n=2 * points)
-        law[points + 1 :] = 0.0  # sums above the capacity stay above
-        fits[n] = np.clip(law.sum(), 0.0, fits[n - 1])
+    # damped, so that sums beyond the transform count for 1e-8 of themselves (see DiscreteWork)
+    transform = np.fft.rfft(pmf * damping(2 * points))
+    return np.asarray(_fits(transform, _below(points), min(count, most)))
+
+
+@lru_cache(maxsize=4)
+def _below(points: int) -> NDArray[np.complex128]:
+    """Return what makes of a damped transform of 2 points the sum over the first points + 1."""
+    kept = np.zeros(2 * points)
+    kept[: points + 1] = 1.0 / damping(2 * points)[: points + 1]
+    weights = np.conj(np.fft.rfft(kept)) / (2 * points)
+    weights[1:-1] *= 2.0  # the other half of the circle
+    weights.flags.writeable = False
+    return np.asarray(weights)
+
+
+@njit(cache=True)
+def _fits(transform, below, most):  # type: ignore[no-untyped-def]
+    """P(sum of 1, 2, … is at most the capacity) down to 1e-6."""
+    fits = np.ones(most)
+    law = transform.copy()
+    for n in range(1, most):
+        total = 0.0
+        for k in range(law.size):
+            value = law[k] * transform[k]
+            law[k] = value
+            total += value.real * below[k].real - value.imag * below[k].imag
+        fits[n] = min(max(total, 0.0), fits[n - 1])
         if fits[n] < 1e-6:
             return fits[:n]
-        sums = np.fft.rfft(law)
     return fits
 
 
@@ -251,21 +272,22 @@ class DiscreteWork:
         """
         return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
 
-    def sum_cdf(self, count: float) -> NDArray[np.float64]:
+    def sum_cdf(self, count: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the sum of ``count`` independent works.
 
         Parameters
         ----------
-        count : float
-            How many; between whole numbers a mixture of the two.
+        count : float or array_like of float, shape (k,)
+            How many, or several such numbers; between whole numbers a mixture of the two.
 
         Returns
         -------
-        ndarray, shape (points // 2,)
+        ndarray, shape (points // 2,) or (k, points // 2)
             P(sum <= x) at ``x = 0, step_s, 2 step_s, …``.
         """
-        whole = np.floor(count)
-        part = count - whole
+        counts = np.asarray(count, dtype=float)[..., None]
+        whole = np.floor(counts)
+        part = counts - whole
         return self._cdf(self._work**whole * (1.0 - part + part * self._work))
 
     def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
@@ -292,8 +314,8 @@ class DiscreteWork:
 
     def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
         half = self.points // 2
-        pmf = np.fft.irfft(transform, n=self.points)[:half] / self._damping[:half]
-        return np.asarray(np.clip(np.cumsum(pmf), 0.0, 1.0))
+        pmf = np.fft.irfft(transform, n=self.points)[..., :half] / self._damping[:half]
+        return np.asarray(np.clip(np.cumsum(pmf, axis=-1), 0.0, 1.0))
 
     def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
         """Interpolate a law returned by this object.

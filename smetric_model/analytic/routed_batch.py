@@ -36,6 +36,7 @@ _QUEUE = 40  # prefills that wait, at most
 _TOGETHER = 16  # arrivals during one prefill, at most
 _BEYOND = 40  # prefills of a burst beyond the places that are followed
 _SMALL = 1e-7
+_SCALINGS = 8  # of the rates, until their mean is right
 
 
 @numba.njit(cache=True)
@@ -43,6 +44,7 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
     """P(K_j > n), and the arrival rate at that moment times it, for each j and n."""
     levels = rates.size
     arrived = np.zeros((levels, _TOGETHER + 1))
+    likely = np.zeros(levels, np.int64)
     for level in range(levels):
         for i in range(work.size):
             mean = rates[level] * work[i]
@@ -53,6 +55,9 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
                 left -= chance
                 chance *= mean / (a + 1.0)
             arrived[level, _TOGETHER] += max(left, 0.0)
+        for a in range(_TOGETHER + 1):
+            if arrived[level, a] > 1e-12:
+                likely[level] = a
     law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + 1)
     most = over.shape[1]
     for j in range(places):
@@ -74,7 +79,7 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
                 if law[x] < 1e-12:
                     continue
                 level = min(j + n + x, levels - 1)
-                for a in range(_TOGETHER + 1):
+                for a in range(likely[level] + 1):
                     chance = law[x] * arrived[level, a]
                     if chance < 1e-14:
                         continue
@@ -150,7 +155,7 @@ def routed_batch_law(
     meets = np.zeros_like(over)
     weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
     scale = 1.0
-    for _ in range(8):
+    for _ in range(_SCALINGS):
         rates = rate_rps * scale * factors
         over[:], meets[:] = 0.0, 0.0
         _bursts(sample, share, rate_rps * scale * busy_factors, places, over, meets)

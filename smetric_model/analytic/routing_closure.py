@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 
 _MOST_LEVELS = 3000
 _TAIL = 1e-11
+_EVERYBODY = 1 - 1e-13  # a share that falls short of 1 by rounding alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,18 +171,10 @@ class Closure:
 
     def evaluate(self, law: FloatArray, slope: float, holders: FloatArray) -> State:
         """Apply the map once."""
-        loads, rule = self.loads, self.rule
-        at_least = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)
-        mean = float(law @ loads)
-        deviation = loads - mean
-        variance = max(float(law @ deviation**2), 1e-12)
-        arrivals = np.maximum(
-            self.follow_rate + slope * deviation, 0.05 * max(self.follow_rate, 1e-300)
+        rule = self.rule
+        at_least, arrivals, seen, mean, variance, service_slope = kernels.load_field(
+            law, float(slope), self.follow_rate, self.base
         )
-        arrivals *= self.follow_rate / float(law @ arrivals) if self.follow_rate > 0 else 0.0
-        seen = law * (arrivals / self.follow_rate if self.follow_rate > 0 else 1.0)
-        served = np.append(0.0, self.base)
-        service_slope = float((law * deviation) @ served) / variance
         field = Field(
             law,
             at_least,
@@ -201,7 +194,7 @@ class Closure:
         else:
             stay, leave_at = rule.stay(field)
         kept = float(seen @ stay)
-        leave = (1 - self.evicted) * (1 - kept)
+        leave = (1 - self.evicted) * (1 - kept) if kept < _EVERYBODY else 0.0
         new_holders = holders
         if self.crowding is not None:
             moved = self.evicted + leave
@@ -308,27 +301,20 @@ class Closure:
 
         and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j γ_j Cov(m_j, l) / Var l.
         """
-        law, loads = field.law, self.loads
-        deviation = (loads - field.mean) * law
-        think = self.cluster.think_time
-        gamma, alpha = think.rates_per_s, think.weights
-        rate, follow = self.rate, self.follow_rate
-        served = np.append(0.0, completion)
-        service = float(deviation @ served) / field.variance
-        # what depends on the load while the thinking sessions are as they are
-        free = births - arrivals * sticking
-        own = float(deviation @ (follow * sticking + free)) / field.variance
-        kept = float(field.seen @ sticking)
+        think, follow = self.cluster.think_time, self.follow_rate
+        gamma = think.rates_per_s
+        drift, noise, service = kernels.fluctuations(
+            field.law,
+            field.seen,
+            sticking,
+            births,
+            arrivals,
+            completion,
+            (gamma, think.weights),
+            (field.mean, field.variance),
+            (self.rate, follow),
+        )
         size = gamma.size
-        drift = np.zeros((size + 1, size + 1))
-        drift[:size, :size] = -np.diag(gamma)
-        drift[:size, size] = alpha * self.follow_ratio * service
-        drift[size, :size] = kept * gamma
-        drift[size, size] = own - service - 1e-9 * rate  # never singular, also for a point mass
-        noise = np.zeros((size + 1, size + 1))
-        noise[:size, :size] = np.diag(2 * follow * alpha)
-        noise[:size, size] = noise[size, :size] = -follow * alpha * (1 + kept)
-        noise[size, size] = 2 * rate
         try:
             covariance: FloatArray = kernels.stationary_covariance(drift, noise)
         except np.linalg.LinAlgError:  # on the way to the fixed point: any answer will do

@@ -18,6 +18,7 @@ hit, its lead in load scales, says everything.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +33,8 @@ from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 __all__ = ["Field", "Stay", "StickRule", "evicted_ratio", "rule_of"]
 
 FloatArray = NDArray[np.float64]
+_LEVELS_KEPT = 64  # loads worked out and kept together
+
 Kind = Literal["always", "never", "mean", "each other", "scaled", "slo", "blind"]
 
 
@@ -165,9 +168,10 @@ class StickRule:
             assert self.within is not None
             nobody = float(least @ (1 - self.within))
             return Stay(1 - (1 - self.stays) * (1 - nobody), None)
-        against = self.stays_against if self.kind == "each other" else self._scaled(field)
-        assert against is not None
-        return Stay(least @ against, 1 - against @ field.seen)
+        if self.kind == "scaled":
+            return self._scaled(field, least)
+        assert self.stays_against is not None
+        return Stay(least @ self.stays_against, 1 - self.stays_against @ field.seen)
 
     def _least_of_others(self, field: Field) -> FloatArray:
         power = field.at_least ** (self.instances - 1)
@@ -199,7 +203,7 @@ class StickRule:
             chance = special.ndtr((others - missing + 0.5) / np.sqrt(variance))
         return np.where(missing <= 0, 1.0, chance)
 
-    def _scaled(self, field: Field) -> FloatArray:
+    def _scaled(self, field: Field, least: FloatArray) -> Stay:
         assert self.leads is not None
         levels = field.law.size
         top = min(int(np.searchsorted(-field.at_least, -1e-12)) + 2, levels)
@@ -216,11 +220,14 @@ class StickRule:
             part = kernels.stay_against_largest(
                 self.leads, field.law[:top], self.instances - 1, self.scale == "minmax", top
             )
-        against = np.tril(np.ones((levels, levels)))  # a home no busier than anybody keeps it
-        against[:top, :top] = part
         # beyond the loads that occur, the last that does stands in
-        against[:top, top:] = np.minimum(part[:, -1:], 1.0)
-        return against
+        busier = float(field.seen[top:].sum())
+        at_home, last = least[:top] @ part, part[:, -1]
+        stay = np.concatenate((at_home, np.full(levels - top, min(float(at_home[-1]), 1.0))))
+        # a home no busier than anybody keeps it
+        leave = 1 - np.cumsum(field.seen)
+        leave[:top] = 1 - part @ field.seen[:top] - last * busier
+        return Stay(stay + float(least[top:].sum()), leave)
 
 
 def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
@@ -272,6 +279,13 @@ def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
 
 def _total_needed(form: ThresholdForm, instances: int, levels: int, unit: float) -> FloatArray:
     """Least whole total of the cluster at which each home load may stay; ``inf`` if none does."""
+    return _total_needed_upto(form, instances, -(-levels // _LEVELS_KEPT), unit)[:levels]
+
+
+@lru_cache(maxsize=64)
+def _total_needed_upto(form: ThresholdForm, instances: int, blocks: int, unit: float) -> FloatArray:
+    """As :func:`_total_needed`, for whole blocks of loads: all rounds ask for much the same."""
+    levels = blocks * _LEVELS_KEPT
     loads = np.arange(levels, dtype=float)
 
     def allowed(mean: FloatArray) -> NDArray[np.bool_]:
@@ -298,7 +312,8 @@ def _each_other_rule(
     unit = cluster.load_unit_tokens
     loads = np.arange(levels, dtype=float)
     # without a scale the form answers; with one it answers nan
-    limit = form.home_load_limit(_seen(hits, loads * unit)) / unit
+    limit = np.asarray(form.home_load_limit(_seen(hits, loads * unit))) / unit
+    limit = np.broadcast_to(limit, (hits.prompt_tokens.size, levels))  # it may not look at hits
     if not np.any(np.isnan(limit)):
         allowed = np.clip(np.floor(limit * (1 + 1e-12) + 1e-9), -1, levels - 1).astype(int)
         # allowed >= l for each hit, counted for all l at once
@@ -328,7 +343,7 @@ def _leads(form: ThresholdForm, hits: FollowUpHits) -> tuple[str, FloatArray]:
     for name, known in scales.items():
         leads = form.home_load_limit(_seen(hits, 0.0, **known))
         if not np.any(np.isnan(leads)):
-            return name, np.asarray(leads, dtype=float)
+            return name, np.broadcast_to(np.asarray(leads, float), hits.prompt_tokens.shape)
     raise SpecError(f"threshold form {form.statement!r} depends on something else than loads")
 
 

@@ -34,7 +34,7 @@ from smetric_model.analytic.shared_prefixes import PrefixHolders, holders_of
 from smetric_model.analytic.stick_rules import StickRule
 from smetric_model.errors import ConvergenceError, UnstableError
 
-__all__ = ["LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
+__all__ = ["MOST_STEPS", "LinearNoise", "Stickiness", "least_loaded_law", "stickiness"]
 
 FloatArray = NDArray[np.float64]
 
@@ -43,6 +43,7 @@ _ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
 #: Length of a step towards the map's answer, points remembered, and how many steps are tried.
 _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
+MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +75,8 @@ class Stickiness:
         Follow-ups that did not return to the previous instance, by cause, ÷ follow-ups.
     overloaded_ratio : float
         P(load over the policy's limit) of an instance at any time.
+    follow_up_slope_rps : float
+        Follow-ups per second of an instance for one request more present [requests/s].
     noise : LinearNoise
         Fluctuations around the fixed point.
     total_variance : float
@@ -108,6 +111,7 @@ class Stickiness:
     migrated_evicted_ratio: float
     migrated_other_ratio: float
     overloaded_ratio: float
+    follow_up_slope_rps: float
     noise: LinearNoise
     total_variance: float
     resident_mean: float
@@ -219,7 +223,9 @@ class Stickiness:
         return np.asarray(np.clip(survival, 0.0, 1.0))
 
 
-def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, float, int]:
+def _solve(
+    closure: Closure, law: FloatArray, slope: float, tolerance: float, most_steps: int
+) -> tuple[State, float, int]:
     """Find the fixed point by Anderson acceleration; also its residual and the steps taken.
 
     The map has a slow mode (the mean load) and, where many compare with the same few levels, fast
@@ -235,7 +241,7 @@ def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, floa
         changes: list[FloatArray] = []
         if best is not None:
             x = best[1].point(scale, n)
-        for _ in range(most):
+        for _ in range(min(most, most_steps - steps)):
             steps += 1
             state = closure.evaluate(
                 x[:size_law], float(x[size_law]) * scale, x[size_law + 1 :] * (10 * n)
@@ -244,7 +250,7 @@ def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, floa
             size = float(np.abs(change).max())
             if best is None or size < best[0]:
                 best = (size, state)
-            if size < _TOLERANCE:
+            if size < tolerance:
                 return state, size, steps
             if size > 5 * best[0]:  # the history misleads: forget it
                 points, changes = [], []
@@ -262,13 +268,18 @@ def _solve(closure: Closure, law: FloatArray, slope: float) -> tuple[State, floa
             x[:size_law] /= x[:size_law].sum()
             x[size_law + 1 :] = np.clip(x[size_law + 1 :], 0.1 / n, 0.1)
         assert best is not None
-        if best[0] < 0.1 * _ACCEPTED:
+        if best[0] < 0.1 * _ACCEPTED or steps >= most_steps:
             break
     assert best is not None
     return best[1], best[0], steps
 
 
-def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stickiness:
+def stickiness(
+    cluster: RoutedCluster,
+    start: Stickiness | None = None,
+    tolerance: float = _TOLERANCE,
+    most_steps: int = MOST_STEPS,
+) -> Stickiness:
     """Solve the mean field of routing.
 
     Parameters
@@ -277,6 +288,10 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
         The cluster and its policy.
     start : Stickiness, optional
         Answer for a similar cluster (the previous point of a sweep), to start from.
+    tolerance : float
+        Largest change of a probability in one step at which it ends.
+    most_steps : int
+        Steps after which it is given up.
 
     Returns
     -------
@@ -306,7 +321,8 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
         kept = min(law.size, start.load_law.size)
         law[:kept] = start.load_law[:kept]
         law /= law.sum()
-    state, residual, steps = _solve(closure, law, slope)
+        slope = start.follow_up_slope_rps
+    state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))
@@ -314,7 +330,8 @@ def stickiness(cluster: RoutedCluster, start: Stickiness | None = None) -> Stick
         raise ConvergenceError(
             f"routing mean field of {cluster.policy.name!r} at {rate:.4g} requests/s an instance:"
             f" residual {residual:.1e} after {steps} steps, throughput off by"
-            f" {abs(served / rate - 1):.1e}; {_ACCEPTED:.0e} and {_THROUGHPUT:.0e} are accepted"
+            f" {abs(served / rate - 1):.1e}; {_ACCEPTED:.0e} and {_THROUGHPUT:.0e} are accepted",
+            steps,
         )
     return _answer(closure, state, residual, steps)
 
@@ -354,6 +371,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         birth_rate_rps=state.births,
         completion_rate_rps=state.completion,
         overloaded_ratio=float(field.law @ (1 - state.stay)),
+        follow_up_slope_rps=state.new_slope,
         noise=state.noise,
         total_variance=field.total_variance,
         resident_mean=resident,

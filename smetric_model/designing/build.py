@@ -96,6 +96,14 @@ def plan(
     Notes
     -----
     Method, equations and validity: ``docs/plan.md``.
+
+    Examples
+    --------
+    >>> from smetric_model import Scenario, plan
+    >>> scenario = Scenario.from_toml("data/scenarios/agents-small.toml")
+    >>> found = plan(scenario, check=-1, space={"router.policy": ["smetric"]})  # closed form only
+    >>> found.answers[0].question, found.answers[0].source
+    ('How many H20 for 3 requests/s?', 'closed form')
     """
     started = time.monotonic()
     if check >= 0 and seeds < 3:

@@ -99,6 +99,15 @@ def measure(
     -----
     ``docs/live.md``.  ``validate`` does this for several policies and repeats, with a calibration
     of the engines and the model's answers written down before.
+
+    Examples
+    --------
+    With vLLM at hand, ``docs/live.md`` has the set-up:
+
+    >>> from smetric_model import Scenario, measure
+    >>> from smetric_model.live.rig.spec import EnginesSpec
+    >>> scenario = Scenario.from_toml("my-scenario.toml")
+    >>> measure(scenario, EnginesSpec(), "out/measure")["ttft_p50_s"]  # doctest: +SKIP
     """
     from smetric_model.simulate.prepare import prepare
     from smetric_model.simulate.workload import replayed_trace

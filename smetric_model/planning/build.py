@@ -53,7 +53,8 @@ def plan(
 
     Examples
     --------
-    >>> from smetric_model import Scenario, plan
+    >>> from smetric_model import Scenario
+    >>> from smetric_model.planning import plan
     >>> found = plan(Scenario.from_toml("data/scenarios/agents-small.toml"))
     >>> none, ideal = found.ends["none"], found.ends["ideal"]
     >>> none.attainment_rps < ideal.attainment_rps  # reuse is worth a multiple of the rate

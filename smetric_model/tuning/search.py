@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic.predict import predict
+from smetric_model.analytic.predict import predict_goodput
 from smetric_model.errors import SolveError, UnstableError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def within_slo_tps(scenario: Scenario, demand: Demand) -> float:
         Its workload.
     """
     try:
-        return predict(scenario, demand=demand).number("total_within_slo_tps")
+        return predict_goodput(scenario, demand)["total_within_slo_tps"]
     except (UnstableError, SolveError):
         return 0.0
 
@@ -78,11 +78,11 @@ def loss_outside_slo(scenario: Scenario, demand: Demand) -> float:
         Its workload.
     """
     try:
-        outcome = predict(scenario, demand=demand)
+        found = predict_goodput(scenario, demand)
     except (UnstableError, SolveError):
         return 1.0
-    offered = outcome.number("total_tps")
-    return max(1.0 - outcome.number("total_within_slo_tps") / offered, 0.0) if offered > 0 else 0.0
+    offered = found["total_tps"]
+    return max(1.0 - found["total_within_slo_tps"] / offered, 0.0) if offered > 0 else 0.0
 
 
 def sweep(

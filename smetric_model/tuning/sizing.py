@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smetric_model.analytic.demand import Demand, demand_of, trace_of
-from smetric_model.analytic.predict import predict
+from smetric_model.analytic.predict import predict, predict_goodput
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.searches import fewest
 
@@ -126,31 +126,29 @@ def fewest_instances(
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
     pools = scenario.cluster.serving == "disaggregated"
-    rows: dict[int, Outcome | None] = {}
-
-    def share(instances: int) -> float:
-        row = rows[instances]
-        return 0.0 if row is None else row.number("within_slo_ratio")
+    shares: dict[int, float] = {}
 
     def enough(instances: int) -> bool:
         if instances < (2 if pools else 1):
             return False
         try:
-            rows[instances] = predict(with_instances(scenario, instances), demand=demand)
+            found = predict_goodput(with_instances(scenario, instances), demand)
         except (UnstableError, SolveError):
-            rows[instances] = None
-        return share(instances) >= wanted
+            found = {}
+        shares[instances] = found.get("within_slo_ratio", 0.0)
+        return shares[instances] >= wanted
 
     most = MOST_TIMES * scenario.cluster.instances
     found = fewest(enough, scenario.cluster.instances, most=most)
     if found is None:
-        return InstancesNeeded(wanted, None, None, None, share(most), None)
-    section = with_instances(scenario, found).cluster
+        return InstancesNeeded(wanted, None, None, None, shares[most], None)
+    sized = with_instances(scenario, found)
+    section = sized.cluster
     return InstancesNeeded(
         wanted,
         found,
         section.prefill_instances if pools else None,
         section.decode_instances if pools else None,
-        share(found),
-        rows[found],
+        shares[found],
+        predict(sized, demand=demand),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,14 +195,3 @@ def test_evicted_sessions_spread_evenly(loads: str, holders: int) -> None:
 def test_evicted_sessions_all_run_to_one_instance_under_the_literal_rule() -> None:
     counts = spread(make_policy("smetric", {"tie_break": "first"}), 32, 32, "equal", seed=1)
     assert counts[0] == 1_000
-
-
-def test_the_example_of_the_documentation() -> None:
-    page = Path(__file__).parents[2] / "docs" / "routing.md"
-    code = page.read_text().split("```python\n")[1].split("```")[0]
-    told: dict[str, object] = {}
-    exec(code, told)
-    decision = told["decision"]
-    assert isinstance(decision, Decision)
-    answer = (decision.instance, decision.reason.name, decision.reason.migration_cause)
-    assert f"# {answer}" in code
