@@ -243,7 +243,7 @@ def _print_designs(result: DesignPlan) -> None:
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
     print_table(
-        f"Designs ({result.prices.unit} an hour; a million tokens of any kind)",
+        f"Designs (costs in {result.prices.unit})",
         ["", *design_columns(result)],
         [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
     )
