@@ -312,7 +312,8 @@ def _each_other_rule(
     unit = cluster.load_unit_tokens
     loads = np.arange(levels, dtype=float)
     # without a scale the form answers; with one it answers nan
-    limit = form.home_load_limit(_seen(hits, loads * unit)) / unit
+    limit = np.asarray(form.home_load_limit(_seen(hits, loads * unit))) / unit
+    limit = np.broadcast_to(limit, (hits.prompt_tokens.size, levels))  # it may not look at hits
     if not np.any(np.isnan(limit)):
         allowed = np.clip(np.floor(limit * (1 + 1e-12) + 1e-9), -1, levels - 1).astype(int)
         # allowed >= l for each hit, counted for all l at once
@@ -342,7 +343,7 @@ def _leads(form: ThresholdForm, hits: FollowUpHits) -> tuple[str, FloatArray]:
     for name, known in scales.items():
         leads = form.home_load_limit(_seen(hits, 0.0, **known))
         if not np.any(np.isnan(leads)):
-            return name, np.asarray(leads, dtype=float)
+            return name, np.broadcast_to(np.asarray(leads, float), hits.prompt_tokens.shape)
     raise SpecError(f"threshold form {form.statement!r} depends on something else than loads")
 
 

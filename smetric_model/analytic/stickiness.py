@@ -43,6 +43,8 @@ _ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
 #: Length of a step towards the map's answer, points remembered, and how many steps are tried.
 _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
+#: steps that are always granted, and pairs of loads that may be compared in further ones
+_LEAST_STEPS, _MOST_PAIRS = 60, 1e8
 MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
@@ -322,6 +324,8 @@ def stickiness(
         law[:kept] = start.load_law[:kept]
         law /= law.sum()
         slope = start.follow_up_slope_rps
+    if closure.rule.kind == "scaled":  # every load against every other, in every step
+        most_steps = min(most_steps, int(_LEAST_STEPS + _MOST_PAIRS / closure.levels**2))
     state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:

@@ -136,7 +136,6 @@ def _write(finding: Finding, out: Path) -> None:
     import orjson
 
     from smetric_model.operations.figures import finding_figure
-    from smetric_model.plots import svg
 
     path = out / f"{finding.question}.json"
     path.write_bytes(
@@ -150,7 +149,7 @@ def _write(finding: Finding, out: Path) -> None:
     figure = finding_figure(finding)
     if figure is not None:
         path = out / f"{finding.question}.svg"
-        path.write_text(svg(figure, finding.question, finding.title), encoding="utf-8")
+        figure.savefig(path, facecolor="white")
         written.append(path)
     for path in written:
         click.echo(f"written: {path}", err=True)

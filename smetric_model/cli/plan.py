@@ -19,6 +19,7 @@ __all__ = ["command"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MOST_ROWS = 24  # designs printed
+_OPERATIONS_SEEDS = 2  # simulated for the operational questions
 
 
 @click.command("plan")
@@ -57,6 +58,12 @@ _MOST_ROWS = 24  # designs printed
     show_default=True,
     help="Simulations of each number of instances.",
 )
+@click.option(
+    "--operations",
+    is_flag=True,
+    help="Answer operational questions too: a node lost or restarted, several routers, tenants"
+    " apart, FP8 KV (docs/operations.md).",
+)
 @click.option("--no-simulation", is_flag=True, help="Closed form only: no simulation, no bound.")
 @click.option(
     "--budget",
@@ -89,6 +96,7 @@ def command(
     capacity: bool,
     check: int,
     seeds: int,
+    operations: bool,
     no_simulation: bool,
     budget: float,
     jobs: int,
@@ -151,6 +159,12 @@ def command(
                 folder=out,
                 jobs=jobs,
             )
+            if operations:
+                from smetric_model.operations.overview import operational_findings
+
+                runs = 0 if no_simulation else _OPERATIONS_SEEDS
+                found = operational_findings(asked, seeds=runs, progress=status.update)
+                result = result.with_findings(found)
     except KeyboardInterrupt:
         if out is not None:
             click.echo(f"what was finished is kept in {out}; the same command goes on", err=True)
@@ -229,7 +243,7 @@ def _print_designs(result: DesignPlan) -> None:
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
     print_table(
-        f"Designs ({result.prices.unit} an hour; a million tokens of any kind)",
+        f"Designs (costs in {result.prices.unit})",
         ["", *design_columns(result)],
         [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
     )

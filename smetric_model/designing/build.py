@@ -354,6 +354,15 @@ def _notes(result: DesignPlan) -> tuple[str, ...]:
             "no prices were given: the unit is the GPU-hour, in which memory and links are free"
             " (--prices FILE with a table [prices])"
         )
+    borrowed = sorted(
+        {
+            part
+            for design in result.designs
+            for part in str(design.row.get("note") or "").split("; ")
+            if "carried over" in part
+        }
+    )
+    notes += [f"{text}: expect tens of per cent" for text in borrowed]
     invalid = [r.name for r in result.designs if not r.error and r.row.get("valid") is False]
     if invalid:
         notes.append("outside what the closed form covers, as its note says: " + ", ".join(invalid))

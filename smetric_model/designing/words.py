@@ -258,7 +258,9 @@ def _router(plan: DesignPlan) -> Answer | None:
             how = "simulated" if design.source == "simulated" else "closed form"
             texts.append(f"{name} {'no number' if count is None else count} ({how})")
         own = policy_name(router.policy)
-        parts.append(f"Instances by policy: {own} {plan.given.instances}, {', '.join(texts)}")
+        how = "simulated" if plan.given.source == "simulated" else "closed form"
+        texts.insert(0, f"{own} {plan.given.instances} ({how})")
+        parts.append(f"Instances by policy: {', '.join(texts)}")
         counts = [d.instances for d in others if d.instances is not None]
         if counts:
             apart = max(abs(c - plan.given.instances) for c in counts)

@@ -165,7 +165,9 @@ def _routers(finding: Finding) -> Figure:
     axes[0].set_ylabel("tokens within SLO lost, %")
     axes[1].set_ylabel("moved for overload, %")
     axes[1].set_xlabel("routers")
+    counts = sorted(table["replicas"].unique())
     axes[1].set_xscale("log", base=2)
+    axes[1].set_xticks(counts, [str(count) for count in counts])
     for one in axes:
         _legend(one)
     return figure

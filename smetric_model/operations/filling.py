@@ -52,6 +52,7 @@ EVENTS: tuple[Event, ...] = ("instance", "node", "store", "cluster", "scale-out"
 
 _AGES = 15
 _FIRST_S = 1.0
+_MOMENTS = 60  # of which a mean over time is taken
 _RATIOS = ("local_ratio", "global_ratio", "within_slo_ratio")
 
 
@@ -80,6 +81,26 @@ class ColdCaches:
     curve: pd.DataFrame
     retention_s: float
     reach_s: float
+
+    def mean_over(self, column: str, span_s: float) -> float:
+        """Return the mean of a column over the first seconds.
+
+        Parameters
+        ----------
+        column : str
+            Of :attr:`curve`.
+        span_s : float
+            From the moment at which caches are empty [s].
+
+        Returns
+        -------
+        float
+            Of the ages at which there is a steady state.
+        """
+        known = self.curve[self.curve[column].notna()]
+        moments = (np.arange(_MOMENTS) + 0.5) * (span_s / _MOMENTS)
+        ages = np.log(known["age_s"].to_numpy(dtype=float))
+        return float(np.interp(np.log(moments), ages, known[column].to_numpy(dtype=float)).mean())
 
     def recovered_s(self, column: str, tolerance_ratio: float) -> float:
         """Return the age from which on a column stays within a tolerance of its steady value.
@@ -262,12 +283,14 @@ def admitted_rps(
     return largest(good, 1.0 if rate == "trace" else rate, tolerance=0.02)
 
 
-def full_load_after_s(scenario: Scenario, demand: Demand) -> float:
+def full_load_after_s(scenario: Scenario, demand: Demand) -> tuple[float, float]:
     r"""Return how long an added instance takes to get its share, if all new sessions go to it.
 
-    With Λ session starts a second and sessions that last D, an instance of N is the home of
-    ΛD/N sessions; started empty, and least loaded until then, it gets all new ones: D/N later it
-    has as many as the others.  Routers whose first turns do not look at the load take up to D.
+    Sessions of K turns, one every T, start at the rate λ/K of the cluster.  An instance that gets
+    all of them has λ/K · (1 + t/T) requests a second a time ``t`` after it began: its share, λ/N,
+    at once where K is no more than N, else T·(K/N − 1) later.  It is the home of as many sessions
+    as the others, of which each lasts D = (K − 1)·T, after D/N.  Routers whose first turns do not
+    look at the load take up to D.
 
     Parameters
     ----------
@@ -278,7 +301,8 @@ def full_load_after_s(scenario: Scenario, demand: Demand) -> float:
 
     Returns
     -------
-    float
+    requests_s, sessions_s : float
+        Until it serves its share of the requests, and is the home of its share of the sessions
         [s].
     """
     form = cluster_form(scenario, demand)
@@ -289,5 +313,6 @@ def full_load_after_s(scenario: Scenario, demand: Demand) -> float:
     turns = 1 / (1 - follow)
     think = form.work.think_time
     request_s = state.pace.first_token_s + state.pace.per_output_token_s * form.work.mean_output
-    lasts = (turns - 1) * (float(think.weights @ think.means_s) + request_s)
-    return float(lasts / form.instances)
+    turn_s = float(think.weights @ think.means_s) + request_s
+    n = form.instances
+    return max(turns / n - 1, 0.0) * turn_s, (turns - 1) * turn_s / n

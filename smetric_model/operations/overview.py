@@ -33,9 +33,10 @@ def operational_findings(
     Parameters
     ----------
     scenario : Scenario
-        The question; colocated where seeds are simulated.
+        The question.
     seeds : int, default 0
-        Simulated seeds of those questions that are simulated; 0: closed form only.
+        Simulated seeds of those questions that are simulated; 0: closed form only, as always where
+        serving is disaggregated (failures are not simulated there).
     trace : Trace, optional
         The workload, if it is at hand.
     progress : callable, optional
@@ -56,6 +57,8 @@ def operational_findings(
     trace = trace_of(scenario) if trace is None else trace
     demand = demand_of(scenario, trace)
     asked = to_rate(scenario, demand)
+    if scenario.cluster.serving == "disaggregated":
+        seeds = 0
     several = min(max(scenario.router.replicas, 4), 64)
 
     def told(name: str) -> Progress:

@@ -102,7 +102,7 @@ def cold_recovery(
     demand = demand_for(scenario, trace, demand)
     asked = to_rate(scenario, demand)
     caches = cold_caches(asked, event, demand, progress)
-    figures = _closed_figures(asked, caches, demand, tolerance_ratio)
+    figures = _closed_figures(asked, caches, demand, tolerance_ratio, bin_s)
     tables: dict[str, pd.DataFrame] = {"closed_form": caches.curve}
     if event in ("store", "cluster", "node"):
         tables["admitted"] = _admitted(asked, event, demand, caches, progress)
@@ -124,7 +124,7 @@ def cold_recovery(
 
 
 def _closed_figures(
-    scenario: Scenario, caches: ColdCaches, demand: Demand, tolerance: float
+    scenario: Scenario, caches: ColdCaches, demand: Demand, tolerance: float, bin_s: float
 ) -> list[Figure]:
     figures = [
         Figure("local_retention_s", "the local tiers keep KV for", caches.retention_s, "s",
@@ -133,24 +133,27 @@ def _closed_figures(
                caches.recovered_s("instance_local_ratio", tolerance), "s", "closed form"),
     ]  # fmt: skip
     if caches.event == "scale-out":
-        figures.append(
-            Figure("full_load_after_s", "the added instance has its share of the sessions after",
-                   full_load_after_s(scenario, demand), "s", "closed form",
-                   "new sessions go to the least loaded instance")
-        )  # fmt: skip
+        requests_s, sessions_s = full_load_after_s(scenario, demand)
+        validity = "new sessions go to the least loaded instance"
+        figures += [
+            Figure("full_load_after_s", "the added instance serves its share of requests after",
+                   requests_s, "s", "closed form", validity),
+            Figure("full_home_after_s", "it is the home of its share of the sessions after",
+                   sessions_s, "s", "closed form", validity),
+        ]  # fmt: skip
         return figures
     figures.append(
         Figure("global_reach_s", "the global tier keeps KV for", caches.reach_s, "s", "closed form")
     )
-    first = caches.curve.iloc[0]
     figures += [
         Figure(f"{column.removesuffix('_ratio')}_recovered_s", f"{words} of the cluster back after",
                caches.recovered_s(column, tolerance), "s", "closed form", _QUASI_STATIC)
         for column, words in _SHARE_WORDS.items()
     ]  # fmt: skip
     figures += [
-        Figure(f"{column.removesuffix('_ratio')}_at_once_ratio", f"{words} of the cluster at first",
-               float(first[column]), "", "closed form", _QUASI_STATIC)
+        Figure(f"{column.removesuffix('_ratio')}_at_once_ratio",
+               f"{words} of the cluster in the first {bin_s:g} s",
+               caches.mean_over(column, bin_s), "", "closed form", _QUASI_STATIC)
         for column, words in _SHARE_WORDS.items()
     ]  # fmt: skip
     return figures
@@ -290,29 +293,31 @@ def _words(
     near = percent(tolerance, 0)
     if event == "scale-out":
         words = [
-            f"An added instance has its share of the sessions after"
-            f" {duration(found['full_load_after_s'])}, and hits within {near} of the others'"
-            f" {duration(found['instance_recovered_s'])} after it begins; nobody's KV is lost.",
+            f"An added instance serves its share of the requests {_after(found, 'full_load')}, is"
+            f" the home of its share of the sessions {_after(found, 'full_home')}, and has hits"
+            f" within {near} of the others' after {duration(found['instance_recovered_s'])};"
+            " nobody's KV is lost.",
         ]
         if "simulated_full_load_after_s" in found:
             words.append(
-                f"Simulated: {duration(found['simulated_full_load_after_s'])} and"
-                f" {duration(found['simulated_instance_recovered_s'])}."
+                f"Simulated: its share of the requests {_after(found, 'simulated_full_load')}, hits"
+                f" after {duration(found['simulated_instance_recovered_s'])} (at first it serves"
+                " first turns, which hit less)."
             )
         return tuple(words)
     reuse = caches.steady["local_ratio"] + caches.steady["global_ratio"]
     words = [
         f"When {_EVENT_WORDS[event]}, reuse falls from {percent(reuse)} to"
-        f" {percent(found['reused_at_once_ratio'])} of prompt tokens and is back within {near}"
-        f" after {duration(found['reused_recovered_s'])}; the share within SLO falls from"
+        f" {percent(found['reused_at_once_ratio'])} of prompt tokens and"
+        f" {_back(found['reused_recovered_s'], near)}; the share within SLO falls from"
         f" {percent(caches.steady['within_slo_ratio'])} to"
-        f" {percent(found['within_slo_at_once_ratio'])} and is back after"
-        f" {duration(found['within_slo_recovered_s'])}.",
+        f" {percent(found['within_slo_at_once_ratio'])} and"
+        f" {_back(found['within_slo_recovered_s'], near)}.",
     ]
     if "simulated_reused_recovered_s" in found:
         words.append(
-            f"Simulated: reuse back after {duration(found['simulated_reused_recovered_s'])}, share"
-            f" within SLO after {duration(found['simulated_within_slo_recovered_s'])}."
+            f"Simulated: reuse {_back(found['simulated_reused_recovered_s'], near)}; the share"
+            f" within SLO {_back(found['simulated_within_slo_recovered_s'], near)}."
         )
     if "admitted_at_once_rps" in found:
         at_once = found["admitted_at_once_rps"]
@@ -322,6 +327,20 @@ def _words(
             + f", {number(found['admitted_steady_rps'])} once caches are full."
         )  # fmt: skip
     return tuple(words)
+
+
+def _after(found: dict[str, float], name: str) -> str:
+    seconds = found[f"{name}_after_s"]
+    return "at once" if seconds == 0 else f"after {duration(seconds)}"
+
+
+def _back(after_s: float, near: str) -> str:
+    """Say when something is back within a tolerance; 0: it was never further off."""
+    if after_s == 0:
+        return f"stays within {near}"
+    if math.isinf(after_s):
+        return f"is not back within {near} in this time"
+    return f"is back within {near} after {duration(after_s)}"
 
 
 def _notes(event: Event) -> tuple[str, ...]:

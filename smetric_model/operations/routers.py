@@ -283,21 +283,27 @@ def _words(
         sure = lines["lost_ratio"] > 2 * lines["lost_error_ratio"].fillna(0.0)
         worse = lines[sure & (lines["lost_ratio"] > _MATTERS)]
         age = f" with loads {old:g} s old" if old else ""
+        if len(lines) == 1 and not old:
+            continue  # what the others are compared with
         if worse.empty:
             most = lines.iloc[int(lines["lost_ratio"].to_numpy().argmax())]
             words.append(
-                f"Up to {lines['replicas'].max()} routers{age} lose at most"
+                f"Up to {_routers(lines['replicas'].max())}{age} lose at most"
                 f" {percent(max(most.lost_ratio, 0.0))} of the tokens within SLO"
-                f" ({most.replicas:.0f} routers)."
+                f" ({_routers(most.replicas)})."
             )
         else:
             start = worse.iloc[0]
             words.append(
-                f"It matters from {start.replicas:.0f} routers on{age}:"
+                f"It matters{age} from {_routers(start.replicas)} on:"
                 f" {percent(start.lost_ratio)} of the tokens within SLO lost,"
                 f" {percent(start.migrated_overload_ratio)} of the follow-ups moved for overload."
             )
     return tuple(words)
+
+
+def _routers(count: float) -> str:
+    return "one router" if count == 1 else f"{count:.0f} routers"
 
 
 def _notes(scenario: Scenario) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.stickiness import stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError, UnstableError
-from smetric_model.routing import make_policy
+from smetric_model.routing import ThresholdForm, make_policy
+from smetric_model.routing.ties import TieBreaking
 
 TURNS, GAP_S = 33.0, 15.3
 SOLVED = (
@@ -186,6 +187,41 @@ def test_moves_that_recompute_can_saturate():
 def test_score_policies_need_hits():
     with pytest.raises(SpecError, match="follow_ups"):
         stickiness(toy_cluster(make_policy("lmetric"), 1.0))
+
+
+class _WithinSpread(TieBreaking):
+    """Stay with up to four requests more than the least loaded, whatever the hit."""
+
+    name = "within-spread"
+    source = "a test"
+
+    def _decide(self, request, snapshot, ties):
+        raise NotImplementedError("the mean field asks for the threshold form only")
+
+    @property
+    def threshold_form(self):
+        return ThresholdForm(
+            "each other", "least load", "l_h <= l_j + 4 for all j", lambda f: f.other_load + 4
+        )
+
+
+def test_a_form_may_look_at_no_hits():
+    def moved(hits):
+        cluster = RoutedCluster(
+            instances=16,
+            arrival_rate_rps=12.8,
+            completion_rate_rps=np.arange(1.0, 200) / (2 + 0.25 * np.arange(1.0, 200)),
+            policy=_WithinSpread(),
+            turns=TurnLaw.geometric(33),
+            think_time=ThinkTime.exponential(15.3),
+            follow_ups=hits,
+        )
+        return stickiness(cluster).migrated_overload_ratio
+
+    one = moved(FollowUpHits([22_000], [20_000]))
+    several = moved(FollowUpHits([22_000, 30_000, 40_000], [20_000, 28_000, 38_000]))
+    assert 0 < one < 0.05
+    assert several == pytest.approx(one, rel=1e-9)
 
 
 def test_a_start_does_not_change_the_answer():

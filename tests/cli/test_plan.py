@@ -166,6 +166,30 @@ def test_the_search_is_as_asked(
     assert (second["check"], second["space"], second["prices"]) == (-1, None, None)
 
 
+def test_operational_questions_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, options: list[Any]
+) -> None:
+    from smetric_model.operations import Figure, Finding
+
+    seeds: list[int] = []
+
+    def answer(_scenario: Any, **given: Any) -> list[Finding]:
+        seeds.append(given["seeds"])
+        figure = Figure("lost_instances", "instances of a node", 8, "", "given")
+        return [Finding("node-loss", "A node is lost", (figure,), ("It is borne.",), ("steady",))]
+
+    monkeypatch.setattr("smetric_model.operations.overview.operational_findings", answer)
+    out = run(monkeypatch, capfd, "--operations")[1]
+    assert "A node is lost" in out
+    assert "It is borne." in out
+    text = run(monkeypatch, capfd, "--operations", "--no-simulation", "--json")[1]
+    (found,) = json.loads(text)["findings"]
+    assert found["figures"][0]["source"] == "given"
+    assert seeds == [2, 0]
+    run(monkeypatch, capfd)
+    assert seeds == [2, 0]
+
+
 def test_the_designs_are_a_tidy_file(
     monkeypatch: pytest.MonkeyPatch, capfd: Any, options: list[Any], tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, small_trace: Path) -> Pa
             "workload.window_s": 60.0,
         }
     )
-    for name in ("scenario.toml", "my-scenario.toml"):
+    for name in ("scenario.toml", "my-scenario.toml", "my.toml"):
         (folder / name).write_text(quick.to_toml())
     with gzip.open(folder / "conversation_trace.jsonl.gz", "wt") as file:
         file.write(small_trace.read_text())
@@ -42,6 +42,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, small_trace: Path) -> Pa
     (folder / "router.toml").write_text("")
     (folder / "decisions.jsonl").write_text("")
     (folder / "mine.toml").write_text("")
+    (folder / "prices.toml").write_text("[prices.gpu_hour]\nH20 = 1.0\n")
     for name in ("out/smetric", "out/bailian", "out/sweep"):
         (folder / name).mkdir()
     return folder
