@@ -134,7 +134,7 @@ def plan_page(plan: Plan | DesignPlan) -> str:
 
 def _searched(search: DesignPlan) -> dict[str, Any]:
     """Return what the page shows of a search over designs."""
-    from smetric_model.designing import words as designs
+    from smetric_model.designing import rows as designs
 
     done = [d for d in search.designs if not d.error]
     ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]

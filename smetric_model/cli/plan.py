@@ -237,7 +237,7 @@ def _heading(text: str) -> None:
 
 
 def _print_designs(result: DesignPlan) -> None:
-    from smetric_model.designing.words import design_cells, design_columns
+    from smetric_model.designing.rows import design_cells, design_columns
 
     done = [design for design in result.designs if not design.error]
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
