@@ -19,7 +19,7 @@ closed by the law of the other instances, which is the same ``p``:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,8 @@ _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
 _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
 #: steps that are always granted, and pairs of loads that may be compared in further ones
 _LEAST_STEPS, _MOST_PAIRS = 60, 1e8
+#: shares of the rate from which a rate is tried again that was not solved
+_NEARBY = (0.97, 0.9)
 MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
@@ -327,6 +329,18 @@ def stickiness(
     if closure.rule.kind == "scaled":  # every load against every other, in every step
         most_steps = min(most_steps, int(_LEAST_STEPS + _MOST_PAIRS / closure.levels**2))
     state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
+    for share in _NEARBY if residual > _ACCEPTED and start is None else ():
+        # near saturation the first guess can be too far: come from a rate that is easier
+        near = Closure(replace(cluster, arrival_rate_rps=share * cluster.arrival_rate_rps))
+        easier = _solve(near, near.start(), 0.0, tolerance, most_steps)[0]
+        kept = min(easier.law.size, closure.levels)
+        law = np.append(easier.law[:kept], np.zeros(closure.levels - kept))
+        found = _solve(closure, law / law.sum(), easier.slope, tolerance, most_steps)
+        steps += found[2]
+        if found[1] < residual:
+            state, residual = found[:2]
+        if residual <= _ACCEPTED:
+            break
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))

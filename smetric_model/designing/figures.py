@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
 
-from smetric_model.designing.words import needed_instances
+from smetric_model.designing.worth import needed_instances
 from smetric_model.plots import dressed, legend, light, new_figure
 
 if TYPE_CHECKING:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from smetric_model.analytic.demand import cluster_of
 from smetric_model.designing.candidates import LINK, TIER
 from smetric_model.designing.names import policy_name
-from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Marginal
-from smetric_model.planning.words import RESOURCE_NAMES, byte_size, duration, number, percent
+from smetric_model.designing.results import Answer, DesignPlan, DesignResult
+from smetric_model.designing.rows import cost_text, counted, tried_text
+from smetric_model.designing.worth import what_moves, what_optimal, what_tokens, worth_it
+from smetric_model.planning.words import number, percent
 from smetric_model.tuning.sizing import with_instances
 from smetric_model.tuning.words import threshold
 
 if TYPE_CHECKING:
-    from smetric_model.designing.check import Try
-    from smetric_model.designing.prices import Prices
-    from smetric_model.designing.sensitivity import Sensitivity
     from smetric_model.tuning import Tuning
 
-__all__ = [
-    "answers",
-    "cost_text",
-    "design_cells",
-    "design_columns",
-    "needed_instances",
-    "price_rows",
-    "tried_text",
-    "try_rows",
-]
-
-_LITTLE = 0.5  # GPUs: less than half of one saves none for sure
-_SMALL = 0.05  # change of the answer that is only named
+__all__ = ["answers"]
 
 
 def answers(plan: DesignPlan) -> tuple[Answer, ...]:
@@ -54,10 +40,10 @@ def answers(plan: DesignPlan) -> tuple[Answer, ...]:
         found = [_how_much(plan)]
     found += [a for a in (_cheaper(plan), _router(plan)) if a is not None]
     for key in (TIER, LINK):
-        answer = _worth_it(plan, key)
+        answer = worth_it(plan, key)
         if answer is not None:
             found.append(answer)
-    found += [a for a in (_optimal(plan), _tokens(plan), _moves(plan)) if a is not None]
+    found += [a for a in (what_optimal(plan), what_tokens(plan), what_moves(plan)) if a is not None]
     return tuple(found)
 
 
@@ -70,9 +56,9 @@ def _hardware(plan: DesignPlan, count: int, result: DesignResult) -> str:
     gpus = f"{count * engine.tp} {engine.gpu}"
     if plan.goal == "instances":
         nodes = cluster_of(with_instances(result.scenario, count)).nodes
-        gpus += f" on {_count(nodes, 'node')}"
+        gpus += f" on {counted(nodes, 'node')}"
     if engine.tp > 1:
-        gpus += f" ({_count(count, 'instance')} of {engine.tp})"
+        gpus += f" ({counted(count, 'instance')} of {engine.tp})"
     row = result.row
     if result.scenario.cluster.serving == "disaggregated" and row.get("prefill_instances"):
         share = row["prefill_instances"] / row["instances"]
@@ -80,24 +66,8 @@ def _hardware(plan: DesignPlan, count: int, result: DesignResult) -> str:
     return gpus
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def _rate(plan: DesignPlan) -> str:
     return f"{number(plan.rate_rps)} requests/s"
-
-
-def tried_text(tried: Try) -> str:
-    """Return a simulated share with its interval.
-
-    Parameters
-    ----------
-    tried : Try
-    """
-    if math.isnan(tried.mean):
-        return "could not be simulated"
-    return f"{percent(tried.mean)} ± {percent(tried.half_width)}"
 
 
 def _how_many(plan: DesignPlan) -> Answer:
@@ -192,19 +162,6 @@ def _nothing(plan: DesignPlan) -> Answer:
 # --- cheaper, router ----------------------------------------------------------------------------
 
 
-def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:
-    """Return a cost with its unit.
-
-    Parameters
-    ----------
-    plan : DesignPlan
-        For its prices.
-    cost : float
-    digits : int
-    """
-    return f"{number(cost, digits)} {plan.prices.unit}"
-
-
 def _cheaper(plan: DesignPlan) -> Answer | None:
     if not plan.best or plan.given.bill is None:
         return None
@@ -269,7 +226,7 @@ def _router(plan: DesignPlan) -> Answer | None:
             elif min(counts) < plan.given.instances:
                 parts.append("another policy needs fewer")
             else:
-                parts.append(f"the wrong policy costs up to {_count(apart, 'instance')}")
+                parts.append(f"the wrong policy costs up to {counted(apart, 'instance')}")
         if any(d.source == "simulated" for d in others):
             source = "closed form, simulated where it says so"
     if tuning is not None:
@@ -310,292 +267,3 @@ def _thresholds(plan: DesignPlan, tuning: Tuning) -> str:
                     text += ": no difference that shows"
             break
     return text
-
-
-# --- tier and link --------------------------------------------------------------------------------
-
-
-def _worth_it(plan: DesignPlan, key: str) -> Answer | None:
-    steps = [m for m in plan.marginals if m.key == key]
-    if not steps:
-        return None
-    question = "Is a bigger global tier worth it?" if key == TIER else "Is a faster link worth it?"
-    given = plan.given
-    assert given.scenario is not None
-    own = (
-        given.scenario.global_tier.bytes_per_node
-        if key == TIER
-        else given.scenario.cluster.nic_bytes_per_s
-    )
-    more = next((m for m in steps if m.from_value == own), None)
-    less = next((m for m in steps if m.to_value == own), None)
-    parts = []
-    if more is not None:
-        parts.append(_step(plan, more, up=True))
-    if less is not None:
-        parts.append(_step(plan, less, up=False))
-    source = "closed form, between whole instances"
-    checked = [
-        d
-        for d in plan.designs[1:]
-        if [k for k, _ in d.changes] == [key] and d.source == "simulated" and d.check is not None
-    ]
-    if checked and plan.goal == "instances" and given.source == "simulated":
-        texts = [f"{d.instances} with {d.name}" for d in checked]
-        parts.append(f"Simulation: {given.instances} instances as given, {', '.join(texts)}")
-        source += f"; simulated, {len(plan.seeds)} seeds"
-    return Answer(question, ". ".join(parts) + ".", source)
-
-
-def _size(key: str, value: float) -> str:
-    if key == TIER:
-        return f"{byte_size(value)}/node" if value else "no global tier"
-    return f"{number(8e-9 * value)} Gbps"
-
-
-def _step(plan: DesignPlan, step: Marginal, up: bool) -> str:
-    unit = "TB" if step.key == TIER else "Gbit/s"
-    saved = step.saved_gpus
-    value = _size(step.key, step.to_value if up else step.from_value)
-    more = f"{number(step.units)} {unit}"
-    if up:
-        gain = "saves nothing" if saved <= 0.05 else f"saves {number(saved, 2)} GPUs"
-        text = f"{value} ({more} more in all) {gain}"
-        if abs(saved) > 0.05:
-            text += f", {number(abs(step.saved_per_unit), 2)} GPU per {unit}"
-        if saved <= -0.05:
-            text = f"{value} ({more} more in all) needs {number(-saved, 2)} GPUs more"
-        verdict = _verdict(plan, step)
-        return f"{verdict}: {text}{_price(plan, step, unit)}"
-    cost = "costs nothing" if saved <= 0.05 else f"costs {number(saved, 2)} GPUs"
-    return f"{value[:1].upper()}{value[1:]} ({more} less) {cost}"
-
-
-def _verdict(plan: DesignPlan, step: Marginal) -> str:
-    if step.saved_gpus < _LITTLE and not plan.prices.given:
-        return "No"
-    if math.isfinite(step.cost):
-        return "Yes" if step.worth > step.cost else "No"
-    return "It depends on the price"
-
-
-def _price(plan: DesignPlan, step: Marginal, unit: str) -> str:
-    if math.isfinite(step.cost):
-        return (
-            f"; it costs {cost_text(plan, step.cost)} an hour and is worth"
-            f" {cost_text(plan, max(step.worth, 0.0))}"
-        )
-    if step.saved_gpus >= _LITTLE:
-        return (
-            f"; it pays where a {unit} costs less than {number(step.break_even, 2)} of what a GPU"
-            " does"
-        )
-    return ""
-
-
-# --- optimal, tokens, sensitivities ---------------------------------------------------------------
-
-
-def _optimal(plan: DesignPlan) -> Answer | None:
-    best = plan.optimum
-    if best is None:
-        return None
-    parts = []
-    if best.fewest_instances is not None:
-        spare = best.instances - best.fewest_instances
-        router = policy_name(plan.scenario.router.policy)
-        if spare <= 0:
-            parts.append(
-                f"No router could serve this share of the tokens within SLO with fewer than"
-                f" {best.fewest_instances} instances: {router} is at the bound"
-            )
-        else:
-            parts.append(
-                f"No router, cache or schedule, even knowing the future, could serve as much within"
-                f" SLO with fewer than {_count(best.fewest_instances, 'instance')};"
-                f" {router} needs {best.instances}. What is to be gained at most is"
-                f" {_count(spare, 'instance')} ({percent(spare / best.instances, 0)})"
-            )
-    parts.append(
-        f"On these {best.instances} it serves {percent(best.goodput_share)} of the tokens within"
-        f" SLO that the bound allows on the same requests. At any latency, no router could carry"
-        f" more than {number(best.volume_load_multiple, 2)} times this load"
-        + (f" ({RESOURCE_NAMES.get(best.binding, best.binding)})" if best.binding else "")
-    )
-    return Answer(
-        "How far from optimal is it?",
-        ". ".join(parts) + ".",
-        "bound (linear programs); simulated, one seed",
-        "a bound need not be attainable: it shares all work between all instances"
-        + ("" if best.exact else "; some program was not solved to its optimum, so it is weaker"),
-    )
-
-
-def _tokens(plan: DesignPlan) -> Answer | None:
-    costs, bill = plan.given.costs, plan.given.bill
-    if costs is None or bill is None:
-        return None
-
-    def each(value: float) -> str:
-        return "–" if math.isnan(value) else number(value)
-
-    text = (
-        f"A million tokens: computed prompt {each(costs.computed_prompt)}, reused prompt"
-        f" {each(costs.reused_prompt)}, output {each(costs.output)} {plan.prices.unit}; all alike"
-        f" {each(costs.total)}"
-    )
-    if plan.prices.given:
-        text += f". The cluster costs {cost_text(plan, bill.total)} an hour"
-    else:
-        text += f", with {number(bill.total)} GPUs"
-    return Answer(
-        "What do tokens cost?",
-        f"{text}.",
-        "closed form",
-        "GPU time by class of token from the step model, idle time in proportion; NICs by bytes"
-        " moved, the tier's memory to reused tokens; the classes add up to the whole bill",
-    )
-
-
-def _moves(plan: DesignPlan) -> Answer | None:
-    if not plan.sensitivities or plan.given.instances is None:
-        return None
-    needed = needed_instances(plan)
-    by_key: dict[str, list[Sensitivity]] = {}
-    for move in plan.sensitivities:
-        by_key.setdefault(move.key, []).append(move)
-    large, small = [], []
-    for moves in by_key.values():
-        if max(abs(m.instances / needed - 1) for m in moves) < _SMALL:
-            small.append(moves[0].parameter)
-            continue
-        pair = sorted(moves, key=lambda m: -m.instances)
-        large.append(
-            f"{pair[0].parameter} "
-            + ", ".join(f"{m.change} → {_change(m.instances, needed)}" for m in pair)
-        )
-    text = "Instances needed with one assumption changed: " + "; ".join(large)
-    if small:
-        text += f". By less than {percent(_SMALL, 0)}: {', '.join(small)}"
-    elastic = {
-        moves[0].parameter: sum(m.elasticity for m in moves) / len(moves)
-        for moves in by_key.values()
-        if all(math.isfinite(m.elasticity) for m in moves)
-    }
-    if elastic:
-        most = sorted(elastic, key=lambda name: -abs(elastic[name]))[:3]
-        text += ". Elasticity of capacity: " + ", ".join(
-            f"{name} {_signed(elastic[name])}" for name in most
-        )
-    return Answer(
-        "What would move the answer?",
-        text + ".",
-        "closed form",
-        "one at a time, at the given design; fractions of an instance by what it then attains",
-    )
-
-
-def needed_instances(plan: DesignPlan) -> float:
-    """Return the instances that the closed form asks for at the rate, as a fraction.
-
-    Parameters
-    ----------
-    plan : DesignPlan
-        With sensitivities.
-    """
-    at = [m for m in plan.sensitivities if m.key == "workload.rate_rps"]
-    return at[0].instances / at[0].factor if at else math.nan
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
-
-
-def _change(instances: float, needed: float) -> str:
-    if not math.isfinite(instances):
-        return "no number is enough"
-    return f"{100 * (instances / needed - 1):+.0f}%".replace("-", "−")
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def design_columns(plan: DesignPlan) -> list[str]:
-    """Return the columns of the table of designs, after the name.
-
-    Parameters
-    ----------
-    plan : DesignPlan
-    """
-    first = "instances" if plan.goal == "instances" else "requests/s"
-    cost = ["cost/h"] if plan.prices.given else ["GPUs"]
-    return [first, "simulated", *cost, "per M tokens", "TTFT P90"]
-
-
-def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
-    """Return the cells of a design in the table of designs, after its name.
-
-    Parameters
-    ----------
-    plan : DesignPlan
-    design : DesignResult
-    """
-    if design.error or design.scenario is None:
-        return ["–", "–", "–", "–", "–"]
-    simulated = "–"
-    if design.check is not None:
-        count = design.check.instances
-        simulated = "none" if count is None else f"{count}"
-        if plan.goal == "capacity" and design.check.at is not None:
-            simulated = tried_text(design.check.at)
-    first = (
-        f"{design.closed_form_instances}"
-        if plan.goal == "instances"
-        else f"{number(design.number('rate_rps'))}"
-    )
-    cost = "–" if design.bill is None else number(design.bill.total)
-    return [
-        first,
-        simulated,
-        cost,
-        "–" if design.costs is None else number(design.costs.total),
-        duration(design.number("ttft_p90_s")),
-    ]
-
-
-def try_rows(plan: DesignPlan) -> list[tuple[str, str, str, str]]:
-    """Return what was simulated: design, instances, share within SLO, shares by seed.
-
-    Parameters
-    ----------
-    plan : DesignPlan
-    """
-    return [
-        (
-            design.name,
-            f"{tried.instances:,}",
-            tried_text(tried),
-            ", ".join(percent(share) for share in tried.shares),
-        )
-        for design in plan.designs
-        if design.check is not None
-        for tried in design.check.tries
-    ]
-
-
-def price_rows(prices: Prices) -> list[tuple[str, str]]:
-    """Return the prices that were given, one a row; none without any.
-
-    Parameters
-    ----------
-    prices : Prices
-    """
-    if not prices.given:
-        return []
-    rows = [(f"{gpu}, an hour", number(price)) for gpu, price in prices.gpu_hour.items()]
-    return [
-        *rows,
-        ("GB of global tier, an hour", number(prices.host_memory_gb_hour)),
-        ("Gbit/s of NICs, an hour", number(prices.nic_gbps_hour)),
-        ("node, an hour", number(prices.node_hour)),
-    ]

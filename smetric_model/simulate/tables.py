@@ -44,6 +44,8 @@ _STATISTICS: dict[str, Any] = {
 _TOKENS = ("prompt", "computed_prompt", "reused_prompt", "output", "total")
 #: Above this share of its capacity a resource is what limits throughput.
 _SATURATED = 0.95
+#: A node's interfaces busier than this over the window carry less than is sent.
+_ALWAYS_BUSY = 0.98
 
 
 def _seconds(start: Any, end: Any) -> FloatArray:
@@ -439,7 +441,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
     done = requests[served]
     prompt = float(done["prompt_tokens"].sum())
     inflight = inflight_bins(inputs, replay)
-    notes = [*prepared.notes, *_status_notes(requests)]
+    notes = [*prepared.notes, *_status_notes(requests), *_lagging_links(inputs, replay)]
     if requests.empty:
         notes.append("no request arrives in the window")
     unfinished = int((status == "unfinished").sum())
@@ -551,6 +553,21 @@ def nic_utilisations(inputs: Inputs, replay: Replay) -> tuple[FloatArray, FloatA
     inward = reads + (writes.sum() - writes) / others + kv_in
     outward = writes + (reads.sum() - reads) / others + kv_out
     return inward / capacity, outward / capacity
+
+
+def _lagging_links(inputs: Inputs, replay: Replay) -> list[str]:
+    """Say that links are busy all the time: writes queue without end, and nobody waits for them."""
+    inward, outward = nic_utilisations(inputs, replay)
+    busiest = float(max(inward.max(), outward.max()))
+    written = float(replay.nic_work_bytes[1].sum())
+    if busiest < _ALWAYS_BUSY or not written > 0:
+        return []
+    share = written / float(replay.nic_work_bytes.sum())
+    return [
+        f"the NICs of a node are busy for {busiest:.0%} of the window, {share:.0%} of what they"
+        " carry being writes to the global tier, which lag behind; requests do not wait for them, a"
+        " store with a bounded buffer drops them"
+    ]
 
 
 def _utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) -> dict[str, float]:

@@ -125,6 +125,20 @@ def test_what_is_read_is_pinned_until_it_is_read(run):
     assert replay.admitted[2] == replay.fetch_done[1] == 2 * 10**12
 
 
+def test_writes_that_lag_behind_are_said():
+    base = Scenario(
+        workload={"rate_rps": 0.6, "window_s": 600.0, "warmup_s": 300.0},
+        cluster={"instances": 4, "gpus_per_node": 2, "nic_bytes_per_s": 5e8},
+        global_tier={"bytes_per_node": 5e9},
+    )
+    slow = simulate_in_detail(base).outcome
+    assert "writes to the global tier, which lag behind" in slow["note"]
+    assert slow["valid"] is True
+    assert slow.number("nic_out_utilisation_ratio") > 0.9
+    fast = simulate_in_detail(base.replace(**{"cluster.nic_bytes_per_s": 25e9})).outcome
+    assert "lag behind" not in fast["note"]
+
+
 def test_tiers_of_a_scenario_keep_the_laws():
     base = Scenario(
         workload={"rate_rps": 0.6, "window_s": 600.0, "warmup_s": 600.0},

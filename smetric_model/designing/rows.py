@@ -1,0 +1,134 @@
+"""Cells, rows and numbers of a search over designs, for tables and sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from smetric_model.planning.words import duration, number, percent
+
+if TYPE_CHECKING:
+    from smetric_model.designing.check import Try
+    from smetric_model.designing.prices import Prices
+    from smetric_model.designing.results import DesignPlan, DesignResult
+
+__all__ = [
+    "cost_text",
+    "counted",
+    "design_cells",
+    "design_columns",
+    "price_rows",
+    "tried_text",
+    "try_rows",
+]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural where it is not one."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def tried_text(tried: Try) -> str:
+    """Return a simulated share with its interval.
+
+    Parameters
+    ----------
+    tried : Try
+    """
+    if math.isnan(tried.mean):
+        return "could not be simulated"
+    return f"{percent(tried.mean)} ± {percent(tried.half_width)}"
+
+
+def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:
+    """Return a cost with its unit.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+        For its prices.
+    cost : float
+    digits : int
+    """
+    return f"{number(cost, digits)} {plan.prices.unit}"
+
+
+def design_columns(plan: DesignPlan) -> list[str]:
+    """Return the columns of the table of designs, after the name.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    first = "instances" if plan.goal == "instances" else "requests/s"
+    cost = ["cost/h"] if plan.prices.given else ["GPUs"]
+    return [first, "simulated", *cost, "per M tokens", "TTFT P90"]
+
+
+def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
+    """Return the cells of a design in the table of designs, after its name.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    design : DesignResult
+    """
+    if design.error or design.scenario is None:
+        return ["–", "–", "–", "–", "–"]
+    simulated = "–"
+    if design.check is not None:
+        count = design.check.instances
+        simulated = "none" if count is None else f"{count}"
+        if plan.goal == "capacity" and design.check.at is not None:
+            simulated = tried_text(design.check.at)
+    first = (
+        f"{design.closed_form_instances}"
+        if plan.goal == "instances"
+        else f"{number(design.number('rate_rps'))}"
+    )
+    cost = "–" if design.bill is None else number(design.bill.total)
+    return [
+        first,
+        simulated,
+        cost,
+        "–" if design.costs is None else number(design.costs.total),
+        duration(design.number("ttft_p90_s")),
+    ]
+
+
+def try_rows(plan: DesignPlan) -> list[tuple[str, str, str, str]]:
+    """Return what was simulated: design, instances, share within SLO, shares by seed.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    return [
+        (
+            design.name,
+            f"{tried.instances:,}",
+            tried_text(tried),
+            ", ".join(percent(share) for share in tried.shares),
+        )
+        for design in plan.designs
+        if design.check is not None
+        for tried in design.check.tries
+    ]
+
+
+def price_rows(prices: Prices) -> list[tuple[str, str]]:
+    """Return the prices that were given, one a row; none without any.
+
+    Parameters
+    ----------
+    prices : Prices
+    """
+    if not prices.given:
+        return []
+    rows = [(f"{gpu}, an hour", number(price)) for gpu, price in prices.gpu_hour.items()]
+    return [
+        *rows,
+        ("GB of global tier, an hour", number(prices.host_memory_gb_hour)),
+        ("Gbit/s of NICs, an hour", number(prices.nic_gbps_hour)),
+        ("node, an hour", number(prices.node_hour)),
+    ]
