@@ -101,7 +101,8 @@ def _if_toml(path: Path) -> str | None:
         return (
             "parameters of a synthetic workload, not a trace: a preset goes by its name into "
             f"workload.preset of a scenario (here {content.get('name', path.stem)!r}); "
-            "parameters of your own become a trace by `smetric-model synthesise FILE.toml --out FILE`"
+            "parameters of your own become a trace by "
+            "`smetric-model synthesise FILE.toml --out FILE`"
         )
     return "a TOML file, not a trace; a scenario is given as SCENARIO, and names its trace"
 
