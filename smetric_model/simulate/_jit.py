@@ -14,6 +14,9 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.core.cgutils
+import numba.core.datamodel.models
+import numba.core.imputils
+import numba.core.typing.templates
 import numba.extending
 
 __all__ = ["address", "fingerprint", "jit", "part", "tables"]
@@ -23,6 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # numba's insides are not typed, and what an intrinsic makes is called in compiled code only
 types: Any = numba.types
 cgutils: Any = numba.core.cgutils
+models: Any = numba.core.datamodel.models
+templates: Any = numba.core.typing.templates
+registry: Any = numba.core.imputils.builtin_registry
+register_model: Any = numba.extending.register_model
 
 
 def _intrinsic(function: Any) -> Any:
@@ -105,13 +112,52 @@ def address(_typing: Any, tables: Any) -> Any:
     return types.CPointer(tables)(tables), codegen
 
 
+class Tables(types.Type):  # type: ignore[misc]
+    """Type of a named tuple in memory, of which an attribute is loaded when it is asked for."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        super().__init__(name=f"Tables({kind})")
+
+
+@register_model(Tables)
+class _TablesModel(models.OpaqueModel):  # type: ignore[misc]
+    """An address."""
+
+
+@templates.infer_getattr
+class _TablesAttributes(templates.AttributeTemplate):  # type: ignore[misc]
+    key = Tables
+
+    def generic_resolve(self, tables: Any, name: str) -> Any:
+        kind = tables.kind
+        return kind.types[kind.fields.index(name)] if name in kind.fields else None
+
+
+def _load_attribute(context: Any, builder: Any, kind: Any, value: Any, name: str) -> Any:
+    """Load one member of the tuple at an address."""
+    place = kind.kind.fields.index(name)
+    inner = kind.kind.types[place]
+    pointer = builder.bitcast(value, context.get_value_type(kind.kind).as_pointer())
+    pointer = cgutils.gep_inbounds(builder, pointer, 0, place)
+    return _borrowed(context, builder, inner, _leaves(context, builder, inner, pointer))
+
+
+registry.lower_getattr_generic(Tables)(_load_attribute)
+
+
 @_intrinsic
 def tables(_typing: Any, pointer: Any) -> Any:
-    """Return the tuple at an address."""
+    """Return the tuples at an address; a member of theirs is loaded where it is used."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = signature.return_type
-        pointer = builder.bitcast(arguments[0], context.get_value_type(kind).as_pointer())
-        return _borrowed(context, builder, kind, _leaves(context, builder, kind, pointer))
+        whole = pointer.dtype
+        base = builder.bitcast(arguments[0], context.get_value_type(whole).as_pointer())
+        made = context.get_constant_undef(signature.return_type)
+        for place in range(len(whole)):
+            inner = cgutils.gep_inbounds(builder, base, 0, place)
+            inner = builder.bitcast(inner, cgutils.voidptr_t)
+            made = builder.insert_value(made, inner, place)
+        return made
 
-    return pointer.dtype(pointer), codegen
+    return types.Tuple([Tables(kind) for kind in pointer.dtype])(pointer), codegen
