@@ -117,7 +117,7 @@ def plan_page(plan: Plan | DesignPlan) -> str:
         colours=COLOURS,
         group_colours=GROUP_COLOURS,
         plots=_plots(placement),
-        slo=_slo(placement),
+        slo=words.slo(placement),
         steps=_steps(placement),
         scenario=_scenario(placement),
         assumptions=_ASSUMPTIONS,
@@ -289,15 +289,6 @@ def _step_sentence(plan: Plan) -> str:
 
 
 # --- tables -------------------------------------------------------------------------------------
-
-
-def _slo(plan: Plan) -> str:
-    slo = plan.scenario.slo
-    return (
-        f"TTFT at most {words.number(slo.ttft_base_s)} s +"
-        f" {words.number(slo.ttft_per_prompt_token_s * 1e3)} ms per prompt token, mean TPOT at most"
-        f" {words.duration(slo.tpot_s)}, by {words.percent(slo.attainment, 0)} of requests"
-    )
 
 
 def _steps(plan: Plan) -> list[dict[str, Any]]:

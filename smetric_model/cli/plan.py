@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+from smetric_model.cli.scenario_options import llm_changes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smetric_model.designing import DesignPlan, DesignSpace
     from smetric_model.planning import Plan
     from smetric_model.planning.words import Row
-    from smetric_model.scenario import Scenario
 
 __all__ = ["command"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _MOST_ROWS = 24  # designs printed
+_LOG_EVERY_S = 10.0  # a line of progress, where nothing can spin
 _OPERATIONS_SEEDS = 2  # simulated for the operational questions
 
 
 @click.command("plan")
 @click.argument("scenario", required=False, type=_FILE)
 @click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to plan for.")
-@click.option("--llm", help="Catalog name, or path to a config.json.")
+@click.option(
+    "--llm",
+    help="Catalog name, or path to a config.json; its types and longest context come with it.",
+)
 @click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")
 @click.option("--kv-dtype", help="Type of the KV cache; with --llm, by default the model's own.")
 @click.option("--gpu", help="Catalog name, such as H20.")
@@ -120,17 +129,14 @@ def command(
     from smetric_model.scenario import Scenario
 
     path = scenario or data_dir() / "scenarios" / "agents-small.toml"
+    written = Scenario.from_toml(path)
     changes: dict[str, Any] = {}
     if trace is not None:
         changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
         changes |= {"workload.rate_rps": "trace"}
     if llm is not None:
-        # the scenario's types belong to the scenario's model: another one brings its own
-        changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
-        if Path(llm).is_file():
-            llm = str(Path(llm).resolve())
+        changes |= llm_changes(written, llm)
     for key, value in (
-        ("llm.name", llm),
         ("llm.weight_dtype", weight_dtype),
         ("llm.kv_dtype", kv_dtype),
         ("engine.gpu", gpu),
@@ -140,16 +146,17 @@ def command(
     ):
         if value is not None:
             changes[key] = value
-    asked: Scenario = Scenario.from_toml(path).replace(**changes)
+    asked = written.replace(**changes)
     wanted = _space(space, vary)
     money = None if prices is None else read_prices(prices)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is told before the work
     try:
         with Console(stderr=True).status("planning") as status:
+            tell = status.update if sys.stderr.isatty() else _slowly()
             result = plan(
                 asked,
-                progress=status.update,
+                progress=tell,
                 space=wanted,
                 prices=money,
                 check=-1 if no_simulation else check,
@@ -163,7 +170,7 @@ def command(
                 from smetric_model.operations.overview import operational_findings
 
                 runs = 0 if no_simulation else _OPERATIONS_SEEDS
-                found = operational_findings(asked, seeds=runs, progress=status.update)
+                found = operational_findings(asked, seeds=runs, progress=tell)
                 result = result.with_findings(found)
     except KeyboardInterrupt:
         if out is not None:
@@ -180,6 +187,19 @@ def command(
         _print(result)
         spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in result.seconds.items())
         click.echo(f"planned in {result.elapsed_s:.0f} s ({spent})", err=True)
+
+
+def _slowly() -> Callable[[str], None]:
+    """Return what tells where it is, a line now and then: for logs, where nothing can spin."""
+    told = -math.inf
+
+    def tell(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _LOG_EVERY_S:
+            told = time.monotonic()
+            click.echo(text, err=True)
+
+    return tell
 
 
 def _space(file: Path | None, vary: tuple[str, ...]) -> DesignSpace | None:
@@ -207,10 +227,13 @@ def _print(result: DesignPlan) -> None:
     echo_wrapped(f"unservable: {words.unservable(placement)}")
     echo_wrapped(words.headline(placement))
     work = placement.workload
+    own = work["trace_rate_rps"]
     echo_wrapped(
         f"{work['source']}: mean prompt {words.number(work['prompt_tokens_mean'])}, output"
         f" {words.number(work['output_tokens_mean'])} tokens; {words.reusable(work)}"
+        + (f"; its own rate {words.number(own)} requests/s" if math.isfinite(own) else "")
     )
+    echo_wrapped(f"SLO: {words.slo(placement)}")
     for answer in result.answers:
         click.echo()
         _heading(answer.question)

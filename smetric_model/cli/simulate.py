@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
+from smetric_model.cli.scenario_options import llm_changes
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -19,7 +20,6 @@ __all__ = ["command", "print_outcome", "scenario_of"]
 
 #: option -> key of the scenario
 _KEYS = {
-    "llm": "llm.name",
     "weight_dtype": "llm.weight_dtype",
     "kv_dtype": "llm.kv_dtype",
     "gpu": "engine.gpu",
@@ -225,6 +225,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
+    written = Scenario.from_toml(path or data_dir() / "scenarios" / "agents-small.toml")
     changes: dict[str, Any] = {}
     if given["trace"] is not None:
         changes |= {"workload.trace": str(given["trace"].resolve()), "workload.preset": None}
@@ -234,10 +235,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
             raise click.UsageError("--trace and --preset exclude each other")
         changes |= {"workload.trace": None, "workload.preset": given["preset"]}
     if given["llm"] is not None:
-        # the scenario's types belong to the scenario's model: another one brings its own
-        changes |= {"llm.weight_dtype": None, "llm.kv_dtype": None}
-        if Path(given["llm"]).is_file():
-            given["llm"] = str(Path(given["llm"]).resolve())
+        changes |= llm_changes(written, given["llm"])
     if given["prefill_instances"] is not None or given["decode_instances"] is not None:
         # the sum of the pools, unless --instances says otherwise
         changes |= {"cluster.serving": "disaggregated", "cluster.instances": None}
@@ -253,8 +251,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     ]
     if failures:
         changes["failures"] = failures
-    shipped = data_dir() / "scenarios" / "agents-small.toml"
-    result: Scenario = Scenario.from_toml(path or shipped).replace(**changes)
+    result: Scenario = written.replace(**changes)
     return result
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from smetric_model.analytic.demand import instance_of
+from smetric_model.catalog.gpu import get_gpu
+from smetric_model.catalog.llm import get_llm
 from smetric_model.designing.names import design_name
 from smetric_model.errors import SpecError
 from smetric_model.scenario import Scenario
@@ -82,6 +84,10 @@ class DesignSpace:
                     raise SpecError(f"space: {key} = {value!r}: numbers, texts, booleans only")
         keys = [*self.axes, *(key for design in self.beside for key in design)]
         _check(keys)
+        for key, find in (("engine.gpu", get_gpu), ("llm.name", get_llm)):
+            for name in self.axes.get(key, ()):
+                if isinstance(name, str) and not name.endswith((".toml", ".json")):
+                    find(name)  # a file lies beside the scenario, which is not known here
         shares = [*self.axes.get(PREFILL_SHARE, ())]
         shares += [design[PREFILL_SHARE] for design in self.beside if PREFILL_SHARE in design]
         for share in shares:

@@ -28,6 +28,7 @@ __all__ = [
     "pays",
     "percent",
     "reusable",
+    "slo",
     "step_words",
     "tier_facts",
     "tier_rows",
@@ -159,6 +160,16 @@ def headline(plan: Plan) -> str:
         f"{instance['llm']} ({instance['weight_dtype']} weights, {instance['kv_dtype']} KV) on"
         f" {_count(cluster.instances, 'instance')} of {gpus} ({instance['engine']}),"
         f" KV pool {_tokens(instance['local_tier_tokens'])} tokens each"
+    )
+
+
+def slo(plan: Plan) -> str:
+    """Return what a request must meet, and how many of them."""
+    asked = plan.scenario.slo
+    return (
+        f"TTFT at most {number(asked.ttft_base_s)} s +"
+        f" {number(asked.ttft_per_prompt_token_s * 1e3)} ms per prompt token, mean TPOT at most"
+        f" {duration(asked.tpot_s)}, by {percent(asked.attainment, 0)} of requests"
     )
 
 

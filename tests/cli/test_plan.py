@@ -117,6 +117,8 @@ def test_another_llm_brings_its_own_types(
     assert (instance.weight_dtype, instance.kv_dtype) == ("fp8", "bf16")
     assert asked[0].engine.tp == 4
     assert asked[2].llm.name == "Qwen3-Coder-30B-A3B-Instruct"
+    # it was made for 40,960 tokens, the scenario's model for 262,144
+    assert [s.engine.max_context_tokens for s in asked] == [40_960, 40_960, 262_144]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,7 @@ def test_another_llm_brings_its_own_types(
         (["--vary", "engine.gpus=H20"], "did you mean engine.gpu"),
         (["--vary", "engine.gpu"], "--vary 'engine.gpu': KEY=VALUES"),
         (["--vary", "engine.tp=1", "--vary", "engine.tp=2"], "--vary engine.tp is given twice"),
+        (["--vary", "engine.gpu=H20,H2000"], "GPU 'H2000' is not known"),
         (["--space", "no-such-file"], "no-such-file"),
         (["--prices", "no-such-file"], "no-such-file"),
         (["--seeds", "2"], "--seeds"),

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import zstandard
 
+from smetric_model.datafiles import data_dir
 from smetric_model.errors import TraceError
 from smetric_model.workload import load_trace
 from smetric_model.workload.reuse import ideal_reuse
+from smetric_model.workload.synthesis import preset_names
 
 
 def write(path, rows, end="\n"):
@@ -71,6 +73,7 @@ def test_containers_are_found_by_content(tmp_path, content) -> None:
         (b"hello", ":1: not valid JSON"),
         (b"[1, 2]", ":1: a JSON list; an object is needed"),
         (TEXT + b'\n{"timestamp": 1', ":3: not valid JSON"),
+        (b'name = "x"\n[workload]\nrate_rps = 1.0\n', ":1: a TOML file, .* as SCENARIO"),
         (b"PAR1" + TEXT, "not readable as Parquet"),
     ],
 )
@@ -80,6 +83,13 @@ def test_what_is_no_trace_says_why(tmp_path, content, match) -> None:
     with pytest.raises(TraceError, match=match) as caught:
         load_trace(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_given_as_a_trace_is_told_where_it_belongs(name) -> None:
+    path = data_dir() / "presets" / f"{name}.toml"
+    with pytest.raises(TraceError, match=rf"workload\.preset of a scenario \(here '{name}'\)"):
+        load_trace(path)
 
 
 def test_a_zip_bomb_is_refused(tmp_path, monkeypatch) -> None:

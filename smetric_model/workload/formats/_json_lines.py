@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ _BLOCK_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _TAIR_BLOCK_TOKENS = 256
 #: A row can be a whole session.
 _PARQUET_ROWS = 16
+#: More than any scenario or preset has.
+_TOML_BYTES = 1 << 20
+#: Tables of a synthetic workload's parameters that no scenario has.
+_SYNTHETIC = {"frameworks", "history", "sessions", "think"}
 
 
 def _loads(line: bytes | dict[str, Any]) -> dict[str, Any]:
@@ -82,8 +87,24 @@ def first_object(path: Path) -> tuple[int, dict[str, Any]]:
         try:
             return number, _loads(line)
         except BadLineError as error:
-            raise TraceError(str(error), path, number) from None
+            raise TraceError(_if_toml(path) or str(error), path, number) from None
     raise TraceError("no requests in this file: only blank lines", path)
+
+
+def _if_toml(path: Path) -> str | None:
+    """Where a TOML file belongs that was given as a trace; None if it is none."""
+    try:
+        content = tomllib.loads(read_start(path, _TOML_BYTES).decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return None
+    if _SYNTHETIC & content.keys():
+        return (
+            "parameters of a synthetic workload, not a trace: a preset goes by its name into "
+            f"workload.preset of a scenario (here {content.get('name', path.stem)!r}); "
+            "parameters of your own become a trace by "
+            "`smetric-model synthesise FILE.toml --out FILE`"
+        )
+    return "a TOML file, not a trace; a scenario is given as SCENARIO, and names its trace"
 
 
 def read(files: list[Path], source: Path, name: str, options: Options) -> Trace:
