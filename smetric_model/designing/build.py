@@ -12,6 +12,7 @@ from smetric_model.designing.candidates import candidates, rank
 from smetric_model.designing.check import Check, check_capacity, check_instances
 from smetric_model.designing.costs import pareto_front, token_costs
 from smetric_model.designing.marginals import marginals
+from smetric_model.designing.optimum import fewest_by_volume
 from smetric_model.designing.prices import Prices, bill_of
 from smetric_model.designing.results import DesignPlan, DesignResult, Goal, Optimum
 from smetric_model.designing.runs import Row, Runs
@@ -300,19 +301,25 @@ def _optimum(runs: Runs, result: DesignResult, goal: Goal) -> Optimum | None:
     wanted = float(row["simulated_within_slo_tps"]) / float(row["offered_tps"])
     if at is not None and at.total_tps > 0:
         wanted = at.total_within_slo_tps / at.total_tps
-    fewest = None
+    multiple, binding = float(row["volume_load_multiple"]), str(row["binding"])
+    fewest = volume = None
     exact = bool(row["exact"])
     if goal == "instances":
         fewest, exact = _fewest_by_bound(runs, sized, wanted, exact)
+        if "tier_elasticity" in row:  # rows of older versions do not have it
+            volume = fewest_by_volume(
+                sized, multiple, float(row["tier_elasticity"]), float(row["nic_elasticity"])
+            )
     return Optimum(
         design=result.name,
         instances=result.instances,
         goodput_share=float(row["simulated_within_slo_tps"]) / float(row["bound_within_slo_tps"]),
         wanted_ratio=wanted,
         fewest_instances=fewest,
-        volume_load_multiple=float(row["volume_load_multiple"]),
-        binding=str(row["binding"]),
+        volume_load_multiple=multiple,
+        binding=binding,
         exact=exact,
+        fewest_by_volume=volume,
     )
 
 

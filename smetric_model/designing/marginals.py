@@ -6,9 +6,11 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from smetric_model.analytic.demand import cluster_of
 from smetric_model.designing.candidates import LINK, TIER, only
 from smetric_model.designing.prices import Prices
 from smetric_model.designing.results import DesignResult, Goal, Marginal
+from smetric_model.tuning.sizing import with_instances
 from smetric_model.units import GB, GBPS_BYTES_PER_S
 
 __all__ = ["marginals"]
@@ -37,7 +39,7 @@ def marginals(results: Sequence[DesignResult], goal: Goal, prices: Prices) -> tu
     given = results[0]
     if given.scenario is None:
         return ()
-    nodes = given.number("nodes")
+    nodes = _nodes(given, goal)
     found = []
     for key, unit in ((TIER, _TB), (LINK, GBPS_BYTES_PER_S)):
         own = (
@@ -70,6 +72,15 @@ def marginals(results: Sequence[DesignResult], goal: Goal, prices: Prices) -> tu
                 )
             )
     return tuple(found)
+
+
+def _nodes(given: DesignResult, goal: Goal) -> int:
+    """Return the nodes of the given design's answer: those that simulation confirms, if asked."""
+    assert given.scenario is not None
+    count = given.instances
+    if goal == "capacity" or count is None:
+        return cluster_of(given.scenario).nodes
+    return cluster_of(with_instances(given.scenario, count)).nodes
 
 
 def _gpus(result: DesignResult, given: DesignResult, goal: Goal) -> float:

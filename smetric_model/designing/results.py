@@ -152,7 +152,8 @@ class Marginal:
         GPUs that the rate needs, interpolated between whole instances (capacity: GPUs that the
         given rate would need, in proportion).
     units : float
-        TB, or Gbit/s, more in all, at the given design's nodes.
+        TB, or Gbit/s, more in all, at the nodes of the given design's answer (its instances as
+        simulated, where they were).
     saved_per_unit : float
         GPUs saved per TB or per Gbit/s.
     cost : float
@@ -196,6 +197,8 @@ class Optimum:
         Share of the tokens that the simulated cluster serves within SLO.
     fewest_instances : int or None
         Below this no router serves that share; None where it was not worked out.
+    fewest_by_volume : int or None
+        Below this no router carries the load, at any latency; None where it was not worked out.
     volume_load_multiple : float
         Times this load any router could carry at any latency.
     binding : str
@@ -212,6 +215,13 @@ class Optimum:
     volume_load_multiple: float
     binding: str
     exact: bool
+    fewest_by_volume: int | None = None
+
+    @property
+    def fewest(self) -> int | None:
+        """Below this no router does as much: the larger of the two bounds."""
+        both = [n for n in (self.fewest_instances, self.fewest_by_volume) if n is not None]
+        return max(both, default=None)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 __all__ = [
     "cost_text",
     "counted",
+    "counted_units",
     "design_cells",
     "design_columns",
     "price_rows",
+    "rate_text",
     "tried_text",
     "try_rows",
 ]
@@ -26,6 +28,30 @@ __all__ = [
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural where it is not one."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def counted_units(value: float, noun: str, digits: int = 3) -> str:
+    """Return a number that need not be whole with its noun, in the plural where it does not read 1.
+
+    Parameters
+    ----------
+    value : float
+    noun : str
+    digits : int
+    """
+    text = number(value, digits)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
+
+
+def rate_text(rate_rps: float | None) -> str:
+    """Return a rate of requests with its unit.
+
+    Parameters
+    ----------
+    rate_rps : float or None
+    """
+    text = number(rate_rps)
+    return f"{text} request/s" if text == "1" else f"{text} requests/s"
 
 
 def tried_text(tried: Try) -> str:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from smetric_model.designing.candidates import TIER
+from smetric_model.designing.candidates import TIER, only
 from smetric_model.designing.names import policy_name
-from smetric_model.designing.results import Answer, DesignPlan, Marginal
-from smetric_model.designing.rows import cost_text, counted
+from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
+from smetric_model.designing.rows import cost_text, counted, counted_units
+from smetric_model.designing.verdicts import (
+    GAP,
+    NOTHING,
+    Difference,
+    closed_form_gap,
+    difference,
+)
 from smetric_model.planning.words import RESOURCE_NAMES, byte_size, number, percent
 
 if TYPE_CHECKING:
@@ -16,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["needed_instances", "what_moves", "what_optimal", "what_tokens", "worth_it"]
 
-_LITTLE = 0.5  # GPUs: less than half of one saves none for sure
+_NONE = 0.05  # GPUs: a smaller difference is called nothing
 _SMALL = 0.05  # change of the answer that is only named
 
 
@@ -38,20 +45,29 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
     )
     more = next((m for m in steps if m.from_value == own), None)
     less = next((m for m in steps if m.to_value == own), None)
+    simulated: dict[float, Difference] = {}
+    for design in only(plan.designs, key) if plan.goal == "instances" else []:
+        apart = difference(plan, design, "simulated")
+        if apart is not None:
+            simulated[float(dict(design.changes)[key])] = apart
     parts = []
     if more is not None:
-        parts.append(_step(plan, more, up=True))
+        parts.append(_more(plan, more, simulated.get(more.to_value)))
     if less is not None:
-        parts.append(_step(plan, less, up=False))
+        parts.append(_less(plan, less))
     source = "closed form, between whole instances"
-    checked = [
-        d
-        for d in plan.designs[1:]
-        if [k for k, _ in d.changes] == [key] and d.source == "simulated" and d.check is not None
-    ]
-    if checked and plan.goal == "instances" and given.source == "simulated":
-        texts = [f"{d.instances} with {d.name}" for d in checked]
-        parts.append(f"Simulation: {given.instances} instances as given, {', '.join(texts)}")
+    if simulated:
+        texts = [f"{apart.other} with {_size(key, value)}" for value, apart in simulated.items()]
+        shown = [value for value, apart in simulated.items() if apart.shows]
+        text = f"Simulation: {counted(given.instances or 0, 'instance')} as given"
+        text += f", {', '.join(texts)}: "
+        if shown:
+            text += f"only {', '.join(_size(key, v) for v in shown)} differs by more than noise"
+        else:
+            text += NOTHING
+            if any(apart.more for apart in simulated.values()):
+                text += "; fewer or more by so little is noise"
+        parts.append(text)
         source += f"; simulated, {len(plan.seeds)} seeds"
     return Answer(question, ". ".join(parts) + ".", source)
 
@@ -62,44 +78,59 @@ def _size(key: str, value: float) -> str:
     return f"{number(8e-9 * value)} Gbps"
 
 
-def _step(plan: DesignPlan, step: Marginal, up: bool) -> str:
-    unit = "TB" if step.key == TIER else "Gbit/s"
-    saved = step.saved_gpus
-    value = _size(step.key, step.to_value if up else step.from_value)
-    more = f"{number(step.units)} {unit}"
-    if up:
-        gain = "saves nothing" if saved <= 0.05 else f"saves {number(saved, 2)} GPUs"
-        text = f"{value} ({more} more in all) {gain}"
-        if abs(saved) > 0.05:
-            text += f", {number(abs(step.saved_per_unit), 2)} GPU per {unit}"
-        if saved <= -0.05:
-            text = f"{value} ({more} more in all) needs {number(-saved, 2)} GPUs more"
-        verdict = _verdict(plan, step)
-        return f"{verdict}: {text}{_price(plan, step, unit)}"
-    cost = "costs nothing" if saved <= 0.05 else f"costs {number(saved, 2)} GPUs"
-    return f"{value[:1].upper()}{value[1:]} ({more} less) {cost}"
+def _unit(step: Marginal) -> str:
+    return "TB" if step.key == TIER else "Gbit/s"
 
 
-def _verdict(plan: DesignPlan, step: Marginal) -> str:
-    if step.saved_gpus < _LITTLE and not plan.prices.given:
-        return "No"
+def _shows(plan: DesignPlan, step: Marginal) -> bool:
+    """Whether the closed form's difference is larger than it can tell apart."""
+    assert plan.given.scenario is not None
+    if plan.goal == "capacity":
+        return abs(step.saved_gpus) > GAP * (plan.given.gpus or 0)
+    return abs(step.saved_gpus) > closed_form_gap(plan) * plan.given.scenario.engine.tp
+
+
+def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str:
+    """Say what the next larger value saves, and costs; simulation decides where it was asked."""
+    unit, saved = _unit(step), step.saved_gpus
+    shows = _shows(plan, step)
+    fewer = shows and saved > 0
+    if simulated is not None:
+        fewer = simulated.shows and simulated.more < 0
+    verdict = "No"
+    if fewer:
+        verdict = "It depends on the price"
+        if math.isfinite(step.cost):
+            verdict = "Yes" if step.worth > step.cost else "No"
+    text = f"{verdict}: {_size(step.key, step.to_value)} ({number(step.units)} {unit} more in all)"
+    if abs(saved) <= _NONE:
+        text += " saves nothing by the closed form"
+    elif saved > 0:
+        each = f"{number(step.saved_per_unit, 2)} GPU per {unit}"
+        text += f" saves {counted_units(saved, 'GPU', 2)} by the closed form, {each}"
+    else:
+        text += f" needs {counted_units(-saved, 'GPU', 2)} more by the closed form"
+    if abs(saved) > _NONE and not shows:
+        text += f": {NOTHING}"
     if math.isfinite(step.cost):
-        return "Yes" if step.worth > step.cost else "No"
-    return "It depends on the price"
+        text += f"; it costs {cost_text(plan, step.cost)} an hour"
+        if fewer:
+            text += f" and is worth {cost_text(plan, max(step.worth, 0.0))}"
+    elif fewer and saved > _NONE:
+        price = f"{number(step.break_even, 2)} of what a GPU does"
+        text += f"; it pays where a {unit} costs less than {price}"
+    return text
 
 
-def _price(plan: DesignPlan, step: Marginal, unit: str) -> str:
-    if math.isfinite(step.cost):
-        return (
-            f"; it costs {cost_text(plan, step.cost)} an hour and is worth"
-            f" {cost_text(plan, max(step.worth, 0.0))}"
-        )
-    if step.saved_gpus >= _LITTLE:
-        return (
-            f"; it pays where a {unit} costs less than {number(step.break_even, 2)} of what a GPU"
-            " does"
-        )
-    return ""
+def _less(plan: DesignPlan, step: Marginal) -> str:
+    """Say what the next smaller value costs."""
+    value, saved = _size(step.key, step.from_value), step.saved_gpus
+    text = f"{value[:1].upper()}{value[1:]} ({number(step.units)} {_unit(step)} less)"
+    if abs(saved) <= _NONE:
+        return f"{text} costs nothing"
+    # with less of it fewer instances may come out: that is no advice
+    text += f" costs {counted_units(saved, 'GPU', 2)}" if saved > 0 else " costs nothing more"
+    return text if _shows(plan, step) else f"{text}: {NOTHING}"
 
 
 # --- optimal, tokens, sensitivities ---------------------------------------------------------------
@@ -111,33 +142,50 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     if best is None:
         return None
     parts = []
-    if best.fewest_instances is not None:
-        spare = best.instances - best.fewest_instances
-        router = policy_name(plan.scenario.router.policy)
-        if spare <= 0:
-            parts.append(
-                f"No router could serve this share of the tokens within SLO with fewer than"
-                f" {best.fewest_instances} instances: {router} is at the bound"
-            )
-        else:
-            parts.append(
-                f"No router, cache or schedule, even knowing the future, could serve as much within"
-                f" SLO with fewer than {counted(best.fewest_instances, 'instance')};"
-                f" {router} needs {best.instances}. What is to be gained at most is"
-                f" {counted(spare, 'instance')} ({percent(spare / best.instances, 0)})"
-            )
-    parts.append(
-        f"On these {best.instances} it serves {percent(best.goodput_share)} of the tokens within"
-        f" SLO that the bound allows on the same requests. At any latency, no router could carry"
-        f" more than {number(best.volume_load_multiple, 2)} times this load"
-        + (f" ({RESOURCE_NAMES.get(best.binding, best.binding)})" if best.binding else "")
+    router, fewest = policy_name(plan.scenario.router.policy), best.fewest
+    if fewest is not None:
+        parts.append(_spare(best, fewest, router))
+    on = "this one" if best.instances == 1 else f"these {best.instances}"
+    share = (
+        f"On {on} it serves {percent(best.goodput_share)} of the tokens within SLO that the bound"
+        " allows on the same requests"
     )
+    if fewest is not None and fewest < best.instances:
+        share += (
+            ", which looks nearer: with instances to spare the bound still serves no more than was"
+            " asked. It shares all work between all instances and knows the future, so that a real"
+            " router may need more than it does"
+        )
+    limit = RESOURCE_NAMES.get(best.binding, best.binding)
+    carried = (
+        f"at any latency, no router could carry more than {number(best.volume_load_multiple, 2)}"
+        f" times this load on {on}" + (f" ({limit})" if limit else "")
+    )
+    parts += [share, carried[:1].upper() + carried[1:]]
     return Answer(
         "How far from optimal is it?",
         ". ".join(parts) + ".",
         "bound (linear programs); simulated, one seed",
         "a bound need not be attainable: it shares all work between all instances"
         + ("" if best.exact else "; some program was not solved to its optimum, so it is weaker"),
+    )
+
+
+def _spare(best: Optimum, fewest: int, router: str) -> str:
+    """Say by how many instances the router is above the larger of both bounds, and which it is."""
+    spare = best.instances - fewest
+    carry = best.fewest_by_volume == fewest and (best.fewest_instances or 0) < fewest
+    what = "carry this load at all" if carry else "serve as much within SLO"
+    few = counted(fewest, "instance")
+    if spare <= 0:
+        return (
+            f"{router} is at the bound: no router could {what} with fewer than the {few} it needs"
+        )
+    gain = f"{counted(spare, 'instance')} of {best.instances}"
+    return (
+        f"At most {gain} ({percent(spare / best.instances, 0)}) are to be gained: no router, cache"
+        f" or schedule, even knowing the future, could {what} with fewer than {few}; {router}"
+        f" needs {best.instances}"
     )
 
 
@@ -158,7 +206,7 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
     if plan.prices.given:
         text += f". The cluster costs {cost_text(plan, bill.total)} an hour"
     else:
-        text += f", with {number(bill.total)} GPUs"
+        text += f", with {counted_units(bill.total, 'GPU')}"
     return Answer(
         "What do tokens cost?",
         f"{text}.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from smetric_model.analytic.demand import demand_of, trace_of
+from smetric_model.analytic.demand import cluster_of, demand_of, trace_of
 from smetric_model.designing import DesignSpace, Prices, plan
 from smetric_model.designing.closed_form import size_design, sized
 from smetric_model.designing.engine_time import CLASSES
@@ -148,7 +148,8 @@ def test_a_larger_tier_is_compared_in_steps(small_search: DesignPlan) -> None:
     steps = [m for m in small_search.marginals if m.key == "global_tier.bytes_per_node"]
     assert [(m.from_value, m.to_value) for m in steps] == [(0, 1000e9), (1000e9, 2000e9)]
     for step in steps:
-        assert step.units == pytest.approx(small_search.given.number("nodes"))
+        sized = with_instances(small_search.scenario, small_search.given.instances or 0)
+        assert step.units == pytest.approx(cluster_of(sized).nodes)
         assert step.saved_per_unit == pytest.approx(step.saved_gpus / step.units)
         assert math.isnan(step.cost)
 

@@ -1,0 +1,201 @@
+"""Whether two designs differ by more than what the numbers behind them can tell apart.
+
+One rule for all answers.  Numbers of instances are compared within one source only, closed form
+with closed form and simulated with simulated.  A difference *shows* where it is larger than
+
+* one instance, in either source;
+* simulated: what the intervals over seeds leave open between the two, each towards the other;
+* closed form: the largest distance between closed form and simulation in this plan, or a tenth of
+  the instances where nothing was simulated (the largest of ``docs/plan.md``).
+
+A saving shows where it is larger than so many instances cost, what it owes to a difference of
+instances that does not show left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from smetric_model.designing.results import DesignPlan, DesignResult
+
+__all__ = [
+    "GAP",
+    "NOTHING",
+    "SOURCES",
+    "Difference",
+    "Saving",
+    "Source",
+    "closed_form_gap",
+    "difference",
+    "instances_by",
+    "savings",
+]
+
+Source = Literal["simulated", "closed form"]
+
+#: the one that decides first
+SOURCES: tuple[Source, ...] = ("simulated", "closed form")
+NOTHING = "no difference that shows"
+#: largest relative distance of the closed form's instances from simulated ones (docs/plan.md)
+GAP = 0.1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Instances of the given design and of another, by one source.
+
+    Attributes
+    ----------
+    source : {"simulated", "closed form"}
+    given, other : int
+        Instances.
+    tolerance : int
+        Up to which a difference does not show [instances].
+    """
+
+    source: Source
+    given: int
+    other: int
+    tolerance: int
+
+    @property
+    def more(self) -> int:
+        """Instances that the other needs more."""
+        return self.other - self.given
+
+    @property
+    def shows(self) -> bool:
+        """Whether the difference is larger than the tolerance."""
+        return abs(self.more) > self.tolerance
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Cost per hour of the given design and of another, by one source.
+
+    Attributes
+    ----------
+    design : DesignResult
+        The other.
+    source : {"simulated", "closed form"}
+    given, other : float
+        Cost per hour.
+    tolerance : float
+        Up to which a saving does not show: what so many instances cost.
+    """
+
+    design: DesignResult
+    source: Source
+    given: float
+    other: float
+    tolerance: float
+
+    @property
+    def saved(self) -> float:
+        """What the other costs less."""
+        return self.given - self.other
+
+    @property
+    def shows(self) -> bool:
+        """Whether the saving is larger than the tolerance."""
+        return self.saved > self.tolerance * (1 + 1e-9)
+
+
+def instances_by(design: DesignResult, source: Source) -> int | None:
+    """Return a design's instances by one source; None where it has none.
+
+    A simulated search that was cut short has none: fewer might do.
+
+    Parameters
+    ----------
+    design : DesignResult
+    source : {"simulated", "closed form"}
+    """
+    if design.error:
+        return None
+    if source == "closed form":
+        return design.closed_form_instances
+    check = design.check
+    return check.instances if check is not None and check.complete else None
+
+
+def closed_form_gap(plan: DesignPlan) -> int:
+    """Return how far the closed form's instances are from simulated ones, at least 1.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    pairs = [(instances_by(d, "closed form"), instances_by(d, "simulated")) for d in plan.designs]
+    apart = [abs(c - s) for c, s in pairs if c is not None and s is not None]
+    if apart:
+        return max(1, *apart)
+    return max(1, int(GAP * (plan.given.closed_form_instances or 0)))
+
+
+def difference(plan: DesignPlan, design: DesignResult, source: Source) -> Difference | None:
+    """Compare a design's instances with the given one's.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    design : DesignResult
+    source : {"simulated", "closed form"}
+
+    Returns
+    -------
+    Difference or None
+        None where either has no number by that source.
+    """
+    given, other = instances_by(plan.given, source), instances_by(design, source)
+    if given is None or other is None:
+        return None
+    if source == "closed form":
+        return Difference(source, given, other, closed_form_gap(plan))
+    more, less = (plan.given, design) if given > other else (design, plan.given)
+    return Difference(source, given, other, max(1, _reach(more, down=True), _reach(less, False)))
+
+
+def _reach(design: DesignResult, down: bool) -> int:
+    """Instances from the confirmed number to the end of its simulated range."""
+    check = design.check
+    assert check is not None
+    assert check.instances is not None
+    end = check.low if down else check.high
+    return 0 if end is None else abs(check.instances - end)
+
+
+def savings(plan: DesignPlan, source: Source) -> Sequence[Saving]:
+    """Return what the other designs cost beside the given one, by one source, cheapest first.
+
+    Those whose saving shows stand before the others.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+        With the goal of instances.
+    source : {"simulated", "closed form"}
+    """
+    own = _cost(plan.given, source)
+    if own is None:
+        return []
+    found = []
+    for design in plan.designs[1:]:
+        apart, cost = difference(plan, design, source), _cost(design, source)
+        if apart is None or cost is None:
+            continue
+        each = max(own / apart.given, cost / apart.other)
+        # fewer instances by a difference that does not show save nothing
+        unsure = apart.tolerance + (0 if apart.shows else max(-apart.more, 0))
+        found.append(Saving(design, source, own, cost, unsure * each))
+    return sorted(found, key=lambda s: (not s.shows, s.other, len(s.design.changes)))
+
+
+def _cost(design: DesignResult, source: Source) -> float | None:
+    if source == "closed form":
+        cost = design.closed_form_cost
+        return cost if math.isfinite(cost) else None
+    return None if design.bill is None else design.bill.total

@@ -1,0 +1,302 @@
+"""What the answers make of differences, on plans whose numbers are set by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from smetric_model.designing import DesignSpace, Prices
+from smetric_model.designing.check import Check, Try
+from smetric_model.designing.choices import cheaper, which_policy
+from smetric_model.designing.marginals import marginals
+from smetric_model.designing.optimum import fewest_by_volume
+from smetric_model.designing.prices import bill_of
+from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Goal, Optimum
+from smetric_model.designing.rows import counted_units, rate_text
+from smetric_model.designing.verdicts import NOTHING, closed_form_gap, difference
+from smetric_model.designing.words import answers
+from smetric_model.designing.worth import what_optimal, worth_it
+from smetric_model.scenario import Scenario
+from smetric_model.tuning.sizing import with_instances
+
+TIER = "global_tier.bytes_per_node"
+
+
+class Placed:
+    """As much of a placement as the answers look at."""
+
+    def __init__(self, rate_rps: float):
+        self.rate_rps = rate_rps
+
+
+def scenario(nodes_of: int = 2) -> Scenario:
+    return Scenario().replace(
+        **{"cluster.gpus_per_node": nodes_of, "cluster.dram_bytes_per_node": 4e12, TIER: 1000e9}
+    )
+
+
+def simulated(count: int, closed: int, low: int | None = None, high: int | None = None) -> Check:
+    tried = Try(count, (0.95, 0.96, 0.97), 0.96, 0.02, 95.0, 100.0, 1.0, 0.02)
+    low, high = low or count, high or count
+    return Check(count, low, high, closed, (tried,), True)
+
+
+def design(
+    name: str,
+    closed: int,
+    check: Check | None = None,
+    changes: Mapping[str, Any] | None = None,
+    exact: float = math.nan,
+    prices: Prices | None = None,
+) -> DesignResult:
+    changes = dict(changes or {})
+    at = with_instances(scenario().replace(**changes), closed)
+    count = closed if check is None or check.instances is None else check.instances
+    return DesignResult(
+        name=name,
+        changes=tuple(changes.items()),
+        scenario=at,
+        error="",
+        row={"instances": closed, "instances_exact": exact, "rate_rps": 3.0, "nodes": 99},
+        bill=bill_of(with_instances(at, count), prices or Prices()),
+        closed_form_cost=bill_of(at, prices or Prices()).total,
+        check=check,
+    )
+
+
+def policy(
+    key: str, closed: int, check: Check | None = None, prices: Prices | None = None
+) -> DesignResult:
+    return design(key, closed, check, {"router.policy": key}, prices=prices)
+
+
+def planned(
+    *designs: DesignResult,
+    prices: Prices | None = None,
+    goal: Goal = "instances",
+    optimum: Optimum | None = None,
+    rate_rps: float = 3.0,
+) -> DesignPlan:
+    some = any(d.check is not None for d in designs)
+    return DesignPlan(
+        scenario=scenario(),
+        goal=goal,
+        placement=Placed(rate_rps),  # type: ignore[arg-type]
+        space=DesignSpace({}),
+        prices=prices or Prices(),
+        designs=designs,
+        best=designs[0].name,
+        tuning=None,
+        marginals=marginals(designs, goal, prices or Prices()),
+        optimum=optimum,
+        sensitivities=(),
+        answers=(),
+        findings=(),
+        notes=(),
+        seeds=(0, 1, 2) if some else (),
+        elapsed_s=0.0,
+        seconds={},
+    )
+
+
+def said(answer: Answer | None) -> str:
+    assert answer is not None
+    return answer.text
+
+
+def test_policies_are_compared_by_the_same_source() -> None:
+    # 18 is simulated and 21 closed form, for the given policy as well
+    plan = planned(
+        design("as given", 21, simulated(18, 21)),
+        policy("lmetric", 21),
+        policy("bailian", 21, simulated(18, 21)),
+    )
+    text = said(which_policy(plan))
+    assert f"Simulated, instances by policy: SMetric 18, Bailian 18: {NOTHING}" in text
+    closed = "By the closed form, instances by policy: SMetric 21, LMetric 21, Bailian 21"
+    assert f"{closed}: {NOTHING}" in text
+    assert "costs up to" not in text
+    assert "LMetric 18" not in text
+
+
+def test_a_policy_that_is_really_worse_is_named() -> None:
+    plan = planned(
+        design("as given", 18, simulated(18, 18)),
+        policy("lmetric", 26, simulated(25, 26)),
+        policy("bailian", 18, simulated(19, 18)),
+    )
+    assert f"LMetric needs 7 more; otherwise {NOTHING}" in said(which_policy(plan))
+
+
+def test_one_instance_never_shows() -> None:
+    plan = planned(design("as given", 10, simulated(10, 10)), policy("bailian", 9, simulated(9, 9)))
+    for source in ("simulated", "closed form"):
+        found = difference(plan, plan.designs[1], source)  # type: ignore[arg-type]
+        assert found is not None
+        assert (found.more, found.shows) == (-1, False)
+
+
+def test_the_interval_over_seeds_counts_towards_the_other() -> None:
+    wide = planned(
+        design("as given", 20, simulated(20, 20, low=17, high=21)),
+        policy("bailian", 17, simulated(17, 17)),
+        policy("lmetric", 23, simulated(23, 23)),
+    )
+    shown = [difference(wide, d, "simulated") for d in wide.designs[1:]]
+    assert [d.shows for d in shown if d is not None] == [False, True]
+
+
+def test_the_closed_form_cannot_tell_what_simulation_shows_it_misses() -> None:
+    plan = planned(design("as given", 21, simulated(18, 21)), policy("bailian", 18))
+    assert closed_form_gap(plan) == 3
+    found = difference(plan, plan.designs[1], "closed form")
+    assert found is not None
+    assert not found.shows
+    # without any simulation a tenth
+    assert closed_form_gap(planned(design("as given", 40), policy("bailian", 36))) == 4
+
+
+def test_a_search_cut_short_has_no_number() -> None:
+    cut = Check(10, 10, 10, 20, simulated(10, 20).tries, complete=False)
+    plan = planned(design("as given", 20, simulated(20, 20)), policy("bailian", 20, cut))
+    assert difference(plan, plan.designs[1], "simulated") is None
+
+
+@pytest.mark.parametrize(("other", "yes"), [(17, False), (18, False), (19, False), (14, True)])
+def test_cheaper_and_policy_agree(other: int, yes: bool) -> None:
+    plan = planned(
+        design("as given", 18, simulated(18, 18)),
+        policy("load-balance", other, simulated(other, other)),
+    )
+    cheap, which = said(cheaper(plan)), said(which_policy(plan))
+    assert cheap.startswith("Yes" if yes else "No")
+    assert (NOTHING in which) is not yes
+    assert ("less)" in cheap) is yes
+
+
+def test_what_only_the_closed_form_finds_is_no_yes() -> None:
+    given = design("as given", 18, simulated(18, 18))
+    seen = planned(given, policy("bailian", 12, simulated(18, 18)), policy("lmetric", 17))
+    # the gap of six that the simulation of Bailian shows is then the closed form's tolerance
+    assert said(cheaper(seen)).startswith("No")
+    unseen = planned(given, policy("bailian", 18, simulated(18, 18)), policy("lmetric", 12))
+    assert said(cheaper(unseen)).startswith("Perhaps")
+    assert "LMetric needs 6 fewer" in said(which_policy(unseen))
+    assert "not simulated" in said(cheaper(unseen))
+
+
+def test_a_smaller_tier_is_not_cheaper_within_noise() -> None:
+    prices = Prices({"H20": 2.0}, host_memory_gb_hour=0.0001)
+    plan = planned(
+        design("as given", 18, simulated(18, 18), prices=prices),
+        design("tier 500 GB", 18, simulated(17, 18), {TIER: 500e9}, prices=prices),
+        prices=prices,
+    )
+    text = said(cheaper(plan))
+    assert text.startswith("No")
+    assert NOTHING in text
+
+
+def test_a_tier_that_costs_more_than_an_instance_is_cheaper_left_out() -> None:
+    prices = Prices({"H20": 2.0}, host_memory_gb_hour=0.002)
+    plan = planned(
+        design("as given", 18, simulated(18, 18), prices=prices),
+        design("no tier", 18, simulated(18, 18), {TIER: 0}, prices=prices),
+        prices=prices,
+    )
+    assert said(cheaper(plan)).startswith("Yes")
+
+
+def tiers(more: float, simulated_more: int | None = None) -> DesignPlan:
+    given = design("as given", 21, simulated(18, 19), exact=21.0)
+    check = None if simulated_more is None else simulated(simulated_more, 19)
+    return planned(
+        given,
+        design("tier 500 GB", 21, simulated(19, 19), {TIER: 500e9}, exact=21.9),
+        design("tier 2 TB", math.ceil(more), check, {TIER: 2000e9}, exact=more),
+    )
+
+
+def test_one_more_with_a_smaller_or_a_larger_tier_is_noise() -> None:
+    text = said(worth_it(tiers(20.6, 19), TIER))
+    assert text.startswith("No: 2,000 GB/node")
+    assert "18 instances as given, 19 with 500 GB/node, 19 with 2,000 GB/node: " + NOTHING in text
+    assert "fewer or more by so little is noise" in text
+    assert text.count(NOTHING) == 3
+
+
+def test_a_tier_that_shows_depends_on_the_price_unless_simulation_disagrees() -> None:
+    assert said(worth_it(tiers(12.0), TIER)).startswith("It depends on the price")
+    assert said(worth_it(tiers(12.0, 18), TIER)).startswith("No")
+    text = said(worth_it(tiers(12.0, 11), TIER))
+    assert text.startswith("It depends on the price")
+    assert "only 2,000 GB/node differs by more than noise" in text
+
+
+def test_the_tier_is_counted_at_the_instances_of_the_headline() -> None:
+    plan = tiers(20.6)  # 18 simulated, two a node: 9 nodes; the closed form's 21 take 11
+    up = next(m for m in plan.marginals if m.from_value == 1000e9)
+    assert up.units == pytest.approx(9.0)
+    assert "(9 TB more in all)" in said(worth_it(plan, TIER))
+    assert "on 9 nodes" in answers(plan)[0].text
+
+
+def bounded(fewest: int | None, volume: int | None, instances: int = 18) -> DesignPlan:
+    best = Optimum("as given", instances, 0.938, 0.95, fewest, 3.5, "compute", True, volume)
+    return planned(design("as given", 21, simulated(instances, 21)), optimum=best)
+
+
+def test_the_larger_bound_leads() -> None:
+    text = said(what_optimal(bounded(4, 6)))
+    assert text.startswith("At most 12 instances of 18 (67%) are to be gained")
+    assert "could carry this load at all with fewer than 6 instances" in text
+    assert "fewer than 4" not in text
+    assert "shares all work between all instances and knows the future" in text
+    text = said(what_optimal(bounded(9, 6)))
+    assert text.startswith("At most 9 instances of 18 (50%)")
+    assert "serve as much within SLO with fewer than 9" in text
+
+
+def test_at_the_bound_nothing_is_to_be_gained() -> None:
+    text = said(what_optimal(bounded(18, 6)))
+    assert text.startswith("SMetric is at the bound")
+    assert "looks nearer" not in text
+
+
+def test_the_volume_bound_in_instances() -> None:
+    whole = with_instances(scenario(), 18)
+    assert fewest_by_volume(whole, 3.5, 0.0, 0.0) == 6
+    assert fewest_by_volume(whole, 18 / 7, 0.0, 0.0) == 7
+    assert fewest_by_volume(whole, 0.9, 0.0, 0.0) == 18
+    assert fewest_by_volume(whole, 3.5, 0.0, 0.2) is None
+    # five take three of nine nodes, with a third of the tier, which may be all that limits
+    assert fewest_by_volume(whole, 3.5, 1.0, 0.0) == 5
+    pools = whole.replace(
+        **{
+            "cluster.serving": "disaggregated",
+            "cluster.prefill_instances": 6,
+            "cluster.decode_instances": 12,
+        }
+    )
+    # five have two of the six for prefill: a third of that pool may be all that limits
+    assert fewest_by_volume(pools, 3.0, 0.0, 0.0) == 5
+
+
+def test_one_is_singular() -> None:
+    assert rate_text(1.0) == "1 request/s"
+    assert rate_text(1.2) == "1.2 requests/s"
+    assert counted_units(1.0, "GPU") == "1 GPU"
+    assert counted_units(0.999, "GPU", 2) == "1 GPU"
+    assert counted_units(15.0, "GPU") == "15 GPUs"
+    # one design has nothing to be compared with
+    alone = planned(design("as given", 1, simulated(1, 1)), rate_rps=1.0)
+    assert cheaper(alone) is None
+    plan = planned(
+        design("as given", 1, simulated(1, 1)), policy("bailian", 1, simulated(1, 1)), rate_rps=1.0
+    )
+    words = " ".join(f"{a.question} {a.text} {a.validity}" for a in answers(plan))
+    for wrong in ("1 requests/s", "1 designs", "1 instances", "1 GPUs", "1 nodes"):
+        assert f" {wrong}" not in words
