@@ -779,9 +779,7 @@ class _StallLaw:
         for part in _alike(reach):
             top = float(reach[part].max())
             first = None if meanwhile is None else (work_s, weights, rate_rps)
-            busy = BusyPeriods(
-                growing * scale, growing_weights, growth_rps, top, first=first
-            )
+            busy = BusyPeriods(growing * scale, growing_weights, growth_rps, top, first=first)
             laws.append(busy.delay_cdf(levels[part]))
             steps += [busy.step_s] * len(laws[-1])
         self.arrivals = _Table(levels, laws, steps)
