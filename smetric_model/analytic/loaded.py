@@ -122,8 +122,8 @@ class BatchLaw(NamedTuple):
     idle : float
         P(the engine has nothing to do).
     beside_kinds, busy_kinds : tuple of float
-        Share of sticky, and of free, requests among the arrivals beside a decode, and while prefills
-        run, each ÷ their share of all arrivals; 1 where they are not told apart.
+        Share of sticky, and of free, requests among the arrivals beside a decode, and while
+        prefills run, each ÷ their share of all arrivals; 1 where they are not told apart.
     """
 
     present: _Array
