@@ -53,6 +53,7 @@ def found(  # type: ignore[no-untyped-def]
     back,
     ties,
     everywhere,
+    stays,
     rule,
     result,
 ):
@@ -62,11 +63,12 @@ def found(  # type: ignore[no-untyped-def]
     (nodes, n): the share of its shared prefix that an instance holds by chance, and the one where
     the request lands.  ``back`` weighs older copies where it lands, ``ties`` the latest turn that
     was elsewhere.  ``everywhere``: P(a prefix counts as held by all | an instance holds it with
-    chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
-    shared, needs own, ties count, block, engine block, instances.  ``result`` (7, n): stays, whole,
+    chance 0, 1/m, … 1).  ``stays`` (n,): P(stay) of each whose home has its context.  ``rule``: stay
+    without context, least hit ratio (-1: none), subtract shared, needs own, ties count, block,
+    engine block, instances.  ``result`` (7, n): stays, whole,
     part, landed, refused, tie moves, adrift; the parts are sums, not means.
     """
-    stay, without, least, subtract, needs_own, looks, block, tie, instances = rule
+    without, least, subtract, needs_own, looks, block, tie, instances = rule
     cells = everywhere.size - 1
     start, end = window
     length = max(end - start, 1e-9)
@@ -98,6 +100,7 @@ def found(  # type: ignore[no-untyped-def]
                 older[z] += adds
                 if as_long:
                     tied_of[z] += ties[r] * seen
+        stay = stays[k]
         full = min(private[0, k] + min(own[0, k], shared[k]), longest[k])
         cold = 0.0
         if has_home[k]:

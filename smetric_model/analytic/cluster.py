@@ -31,7 +31,7 @@ from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, R
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
-from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
+from smetric_model.analytic.cluster_tiers import Lead, LocalHits, Pace, StayRule, lead_of
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
@@ -61,6 +61,8 @@ _PICKED = 512  # kinds of request behind the engine's laws
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
 _STRATA = 64  # of uncached tokens among them
 _FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
+#: what policies that weigh hits compare
+_LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
 
 
 class Guess(NamedTuple):
@@ -619,9 +621,8 @@ class ColocatedCluster:
             self.work.local.shared_in_use(own, time), 0.3 * self.demand.pool_tokens
         )
         pinned += self._shared_in_use
-        stay = self._stay(routed, hits)
         return Guess(
-            self._rule(stay),
+            self._stay_rule(routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -634,6 +635,21 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
+
+    def _stay_rule(self, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """How the tiers see the policy: who stays how often."""
+        rule = self._rule(self._stay(routed, hits))
+        seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
+        if routed.stay_of_hits is None or seen is None or kind is None:
+            return rule
+        lead = lead_of(
+            kind,
+            np.asarray(seen.prompt_tokens, dtype=float),
+            np.asarray(seen.home_hit_tokens, dtype=float),
+            np.asarray(seen.shared_prefix_tokens, dtype=float),
+        )
+        order = np.argsort(lead, kind="stable")
+        return replace(rule, by_lead=(lead[order], routed.stay_of_hits[order]), lead=kind)
 
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""
@@ -758,8 +774,14 @@ def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray
 
 def _halfway(old: Guess, new: Guess) -> Guess:
     """Return the middle of two guesses: rounds that overshoot then come to rest."""
+    rule = replace(new.rule, stay=0.5 * (old.rule.stay + new.rule.stay))
+    if old.rule.by_lead is not None and new.rule.by_lead is not None:
+        # the same follow-ups in both, or nearly
+        leads, stays = new.rule.by_lead
+        before = np.interp(leads, *old.rule.by_lead)
+        rule = replace(rule, by_lead=(leads, 0.5 * (before + stays)))
     return Guess(
-        replace(new.rule, stay=0.5 * (old.rule.stay + new.rule.stay)),
+        rule,
         Pace(*(0.5 * (a + b) for a, b in zip(old.pace, new.pace, strict=True))),
         0.5 * (old.pinned + new.pinned),
         0.5 * (old.computing + new.computing),

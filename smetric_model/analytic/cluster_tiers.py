@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,31 @@ def _held_by_all(instances: int) -> FloatArray:
     return np.asarray(bdtrc(max(needed - 2, -1), max(instances - 1, 1), chance))
 
 
+#: how a policy compares the home's hit with the prefix that others hold: private hit ÷ prompt, what
+#: others would compute ÷ what the home would, private hit in tokens
+Lead = Literal["share", "ratio", "tokens"]
+
+
+def lead_of(
+    kind: Lead, prompt: FloatArray, own: FloatArray, shared: FloatArray
+) -> FloatArray:
+    """Return what a home's hit is worth against the shared prefix elsewhere.
+
+    Parameters
+    ----------
+    kind : {"share", "ratio", "tokens"}
+        Private hit ÷ prompt; what others would compute ÷ what the home would; private hit.
+    prompt, own, shared : ndarray, shape (n,)
+        Prompt, hit at home, shared prefix [tokens].
+    """
+    private = np.maximum(own - shared, 0.0)
+    if kind == "share":
+        return np.asarray(private / prompt)
+    if kind == "ratio":
+        return np.asarray(np.log1p(private / np.maximum(prompt - own, 1.0)))
+    return private
+
+
 class Pace(NamedTuple):
     """How long a request takes.
 
@@ -140,6 +165,12 @@ class StayRule:
     seeks_hits : bool
         Whether a request that leaves goes where it finds most of its prompt: to the latest copy
         elsewhere, else to an instance that holds the shared prefix.  Otherwise it falls as it may.
+    by_lead : tuple of ndarray, optional
+        Where those with much of their prompt at home stay more than others: leads
+        (:meth:`LocalTier.lead`), ascending, and the probability to stay at each; ``stay`` is the
+        mean.
+    lead : {"share", "ratio", "tokens"}
+        What the leads are.
     """
 
     stay: float
@@ -148,6 +179,8 @@ class StayRule:
     needs_own: bool = False
     stay_without: float = 0.0
     seeks_hits: bool = False
+    by_lead: tuple[FloatArray, FloatArray] | None = None
+    lead: Lead = "tokens"
 
 
 class _Spread(NamedTuple):
@@ -295,7 +328,10 @@ class LocalTier:
         self.mean_private = float(self.private_prompt.mean())
         mean = max(self.mean_private, _FEWEST)
         self.private_cv2 = float(self.private_prompt.var()) / mean**2
-        self._kept_tables: dict[tuple[float | None, bool, bool], tuple[FloatArray, float]] = {}
+        self._kept_tables: dict[
+            tuple[float | None, bool, bool], tuple[FloatArray, float, FloatArray]
+        ] = {}
+        self._leads: dict[Lead, FloatArray] = {}
 
     def _table_of(self, row: int, tokens: FloatArray) -> tuple[FloatArray, float]:
         """E[tokens · min(idle, τ)] at the ages, and E[tokens], for one of TURNS_BACK."""
@@ -309,13 +345,34 @@ class LocalTier:
         table = seconds[kept] + (upto[-1] - upto[kept]) * self.ages
         return table, float(upto[-1])
 
-    def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float]:
-        """Return the first of the tables, of the follow-ups that the router may leave at home."""
+    def stays(self, rule: StayRule) -> FloatArray:
+        """Return how often each request stays if its home has its context.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        if rule.by_lead is None:
+            return np.full(self.prompt.size, rule.stay)
+        if rule.lead not in self._leads:
+            own = np.minimum(self.own[0], self.prompt)
+            shared = np.minimum(self.shared, own)
+            self._leads[rule.lead] = lead_of(rule.lead, self.prompt, own, shared)
+        return np.asarray(np.interp(self._leads[rule.lead], *rule.by_lead))
+
+    def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float, FloatArray]:
+        """Return the first of the tables, of the follow-ups that the router may leave at home.
+
+        Also their mean tokens, and the share of these that each is.
+        """
         key = (rule.least_hit_ratio, rule.subtract_shared, rule.needs_own)
         if key not in self._kept_tables:
             everywhere = np.zeros(self.prompt.size)
             enough = self._keeps(rule, self.own[0], everywhere, self.shared)
-            self._kept_tables[key] = self._table_of(0, self.private[0] * enough)
+            kept = self.private[0] * enough
+            table, mean = self._table_of(0, kept)
+            self._kept_tables[key] = table, mean, kept / max(float(kept.sum()), _FEWEST)
         return self._kept_tables[key]
 
     def hits(
@@ -388,8 +445,10 @@ class LocalTier:
         weights = turns_back_weights(mean_stay, instances)
         running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
         rest = weights * (np.arange(weights.size) > 0)
-        first, reused = self._kept_table(rule)
-        stay = rule.stay if instances > 1 else 1.0
+        first, reused, of_kept = self._kept_table(rule)
+        stay = 1.0
+        if instances > 1:
+            stay = rule.stay if rule.by_lead is None else float(self.stays(rule) @ of_kept)
         content = stay * first + rest @ self._content((np.array(TURNS_BACK) - 1.0) * running_s)
         dead = max(self.mean_private - stay * reused - float(rest @ self.reused), 0.0)
         table = content + dead * self.ages
@@ -511,8 +570,8 @@ class LocalTier:
             back,
             runs,
             _held_by_all(instances),
+            self.stays(rule),
             (
-                rule.stay,
                 rule.stay_without,
                 -1.0 if rule.least_hit_ratio is None else rule.least_hit_ratio,
                 float(rule.subtract_shared),

@@ -135,6 +135,14 @@ class StickRule:
         ``slo``: P(stay | home load l), where somebody else is within the SLO.
     within : ndarray, optional
         ``slo``: P(another instance at load j is within the SLO).
+    limits : ndarray of int, optional
+        ``each other``: largest home load at which each hit stays | least load of the others j,
+        shape (hits, j); below 0 where it never does.
+    hits : FollowUpHits, optional
+        ``each other``, ``scaled``: the follow-ups that have a home, in the order of ``limits`` and
+        of ``lead_of_hit``.
+    lead_of_hit : ndarray, optional
+        ``scaled``: ``leads`` in that order.
     """
 
     kind: Kind
@@ -147,6 +155,40 @@ class StickRule:
     scale: str = "mean"
     stays: FloatArray | None = None
     within: FloatArray | None = None
+    limits: NDArray[np.int64] | None = None
+    hits: FollowUpHits | None = None
+    lead_of_hit: FloatArray | None = None
+
+    def stay_of_hits(self, field: Field) -> FloatArray | None:
+        """Return the probability to stay of each of ``hits``, whatever their homes' loads are.
+
+        None where all stay alike, or where the loads' scale is the largest load.
+
+        Parameters
+        ----------
+        field : Field
+            Loads.
+        """
+        if self.hits is None:
+            return None
+        least = self._least_of_others(field)
+        if self.limits is not None:
+            upto = np.append(0.0, np.cumsum(field.seen))
+            return np.asarray(upto[self.limits + 1] @ least)
+        if self.scale != "mean" or self.lead_of_hit is None:
+            return None
+        top = min(int(np.searchsorted(-field.at_least, -1e-9)) + 2, field.law.size)
+        total, variance = self._given_home(field)
+        return np.asarray(
+            kernels.stay_of_leads(
+                self.lead_of_hit,
+                total[:top] / self.instances,
+                np.sqrt(variance) / self.instances,
+                self.instances,
+                least[:top] / max(float(least[:top].sum()), 1e-300),
+                field.seen[:top] / max(float(field.seen[:top].sum()), 1e-300),
+            )
+        )
 
     def stay(self, field: Field) -> Stay:
         """Return the probability to stay at each home load, evicted follow-ups aside.
@@ -326,10 +368,19 @@ def _each_other_rule(
             evicted,
             form.first_turn,
             stays_against=stays / hits.prompt_tokens.size,
+            limits=allowed,
+            hits=hits,
         )
     scale, leads = _leads(form, hits)
     return StickRule(
-        "scaled", cluster.instances, evicted, form.first_turn, leads=np.sort(leads), scale=scale
+        "scaled",
+        cluster.instances,
+        evicted,
+        form.first_turn,
+        leads=np.sort(leads),
+        scale=scale,
+        hits=hits,
+        lead_of_hit=np.asarray(leads, dtype=float),
     )
 
 

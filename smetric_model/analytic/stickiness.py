@@ -100,6 +100,8 @@ class Stickiness:
         Where shared prefixes lie, if the cluster has frameworks.
     notes : tuple of str
         Why figures may be worse than usual.
+    stay_of_hits : ndarray, optional
+        P(stay) of each follow-up of ``rule.hits``, where the policy weighs hits.
     """
 
     cluster: RoutedCluster
@@ -127,6 +129,7 @@ class Stickiness:
     iterations: int
     prefixes: PrefixHolders | None = None
     notes: tuple[str, ...] = ()
+    stay_of_hits: FloatArray | None = None
     rule: StickRule = field(repr=False, default=None)  # type: ignore[assignment]
 
     @cached_property
@@ -401,6 +404,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         lasting_rate_variation=lasting[0],
         lasting_load_variation=lasting[1],
         notes=_notes(closure, state),
+        stay_of_hits=rule.stay_of_hits(field) if n > 1 else None,
         rule=rule,
         **shares,
     )
