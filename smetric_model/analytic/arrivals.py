@@ -36,11 +36,14 @@ class Arrivals:
     busy_factor : ndarray, shape (levels,), optional
         The same as ``factor`` while a prefill runs, where the router avoids that; an instance that
         prefills has got its last request just now, and others are next in turn.
+    scale : float
+        Factor by which rates are expected to be scaled so that their mean is right.
     """
 
     factor: FloatArray
     delayed: float = 0.0
     busy_factor: FloatArray | None = None
+    scale: float = 1.0
 
     @property
     def is_poisson(self) -> bool:

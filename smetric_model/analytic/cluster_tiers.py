@@ -253,8 +253,14 @@ class LocalTier:
         self.own = np.ascontiguousarray(reuse.own_tokens[:, at])
         self.idle = np.ascontiguousarray(reuse.idle_s[:, at])
         self.between = np.ascontiguousarray(reuse.between_tokens[:, at])
+        as_long = (self.own >= self.own[0] - self.cache_block) & (self.own > 0)
+        self._alike = len(TURNS_BACK) - np.argmax(as_long[::-1], axis=0)
         self.mean_output = float(demand.output_tokens[at].mean())
         self.private = np.maximum(self.own - self.shared, 0.0)
+        #: per request and turn back: private and own tokens, idle time, output tokens in between
+        self._turns = np.ascontiguousarray(
+            np.stack((self.private, self.own, self.idle, self.between)).transpose(2, 1, 0)
+        )
         self.private_prompt = np.maximum(self.prompt - self.shared, 0.0)
         self._tabulate()
 
@@ -327,6 +333,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         start: LocalHits | None = None,
+        most: int = 3,
     ) -> LocalHits:
         """Return what requests find where they land.
 
@@ -347,6 +354,8 @@ class LocalTier:
             times say do a session's next turns come.
         start : LocalHits, optional
             Answer to a similar question, to start from.
+        most : int
+            Evaluations after which it is taken as it is.
 
         Returns
         -------
@@ -357,7 +366,7 @@ class LocalTier:
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
         result = start
-        for turn in range(3 if start is None else 2):
+        for turn in range(most):
             if result is not None:
                 mean_stay, stored = result.mean_stay, self._inflow(result)
             result = self._hits(
@@ -442,6 +451,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         mean_stay: float,
+        stays_alone: bool = False,
     ) -> FloatArray:
         """Return what each request finds, averaged over instances of different load.
 
@@ -457,6 +467,8 @@ class LocalTier:
             Tokens that a request adds to the tier [tokens].
         mean_stay : float
             Share of the follow-ups that stay.
+        stays_alone : bool
+            Whether only how often requests stay, or go to a copy as long, is asked for.
 
         Returns
         -------
@@ -473,32 +485,22 @@ class LocalTier:
         if not rule.seeks_hits:
             # of those that leave, few come to where the session has been before
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
-        rates = own_rate * self.part_ratio
-        has_shared = np.maximum(self.shared, _FEWEST)
         kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
         again = mean_stay * self.follow_up_ratio
         seen = running_s + self._visit_s(np.maximum(kept_s - running_s, 0.0), again)
-
-        def present(factor: FloatArray) -> FloatArray:
-            hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
-            return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
-
-        nothing = np.zeros((spread.ages.size, self.prompt.size))
-        chance = present(spread.nodes) if rates.size and self.part_size.any() else nothing
-        landing = chance
-        if rule.seeks_hits and chance is not nothing:
-            landing = present(np.full(spread.ages.size, float(instances)))
+        rates = own_rate * self.part_ratio
+        hot = -np.expm1(-rates[:, None] * (spread.nodes * seen))
+        landing = -np.expm1(-rates[:, None] * (instances * seen)) if rule.seeks_hits else hot
         result = np.zeros((7, self.prompt.size))
         _session_kernels.found(
-            self.own,
-            self.private,
-            self.idle,
-            self.between,
+            self._turns,
+            self._alike,
             self.expected,
             self.shared,
             self.has_home,
             self.longest,
-            chance,
+            (self._parts.data, self._parts.indices, self._parts.indptr),
+            hot,
             landing,
             spread.nodes,
             spread.shares,
@@ -522,6 +524,7 @@ class LocalTier:
                 self.block,
                 float(instances),
             ),
+            stays_alone,
             result,
         )
         return result
