@@ -34,6 +34,8 @@ class Mixed(NamedTuple):
         Hit in the instance's own memory; fetched; what could have been fetched [tokens].
     fetch_s : ndarray
         Time of each fetch [s].
+    is_free : ndarray of bool
+        Whether it lands elsewhere than at a home.
     """
 
     prompt: FloatArray
@@ -42,6 +44,7 @@ class Mixed(NamedTuple):
     fetched: FloatArray
     potential: FloatArray
     fetch_s: FloatArray
+    is_free: NDArray[np.bool_]
 
 
 class Picked(NamedTuple):
