@@ -7,6 +7,8 @@ arrival interrupts decode for one busy period.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,11 +39,22 @@ def condensed(work: ArrayLike, bins: int = 32) -> tuple[NDArray[np.float64], NDA
     ordered = np.sort(np.asarray(work, dtype=float))
     if ordered.size <= 2 * bins:
         return ordered, np.full(ordered.size, 1.0 / ordered.size)
+    cuts, counts, weights = _parts(ordered.size, bins)
+    return np.add.reduceat(ordered, cuts) / counts, weights
+
+
+@lru_cache(maxsize=64)
+def _parts(
+    size: int, bins: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the parts of a sample begin, how many values each has, and its weight."""
     tail = 0.5 ** (np.arange(1, 4 * bins) * 4.0 / bins)
-    cuts = np.unique(np.concatenate(([0], (ordered.size * (1.0 - tail)).round().astype(int))))
-    cuts = cuts[cuts < ordered.size]
-    counts = np.diff(np.append(cuts, ordered.size))
-    return np.add.reduceat(ordered, cuts) / counts, counts / ordered.size
+    cuts = np.unique(np.concatenate(([0], (size * (1.0 - tail)).round().astype(int))))
+    cuts = cuts[cuts < size]
+    counts = np.diff(np.append(cuts, size)).astype(float)
+    weights = counts / size
+    weights.flags.writeable = False
+    return cuts, counts, weights
 
 
 def busy_period_counts(

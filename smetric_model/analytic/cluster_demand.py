@@ -215,6 +215,7 @@ class ClusterDemand:
             self.window_s,
             pace,
             hits.mean_stay,
+            stays_alone=True,
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)

@@ -110,9 +110,7 @@ def _held_by_all(instances: int) -> FloatArray:
 Lead = Literal["share", "ratio", "tokens"]
 
 
-def lead_of(
-    kind: Lead, prompt: FloatArray, own: FloatArray, shared: FloatArray
-) -> FloatArray:
+def lead_of(kind: Lead, prompt: FloatArray, own: FloatArray, shared: FloatArray) -> FloatArray:
     """Return what a home's hit is worth against the shared prefix elsewhere.
 
     Parameters
@@ -128,6 +126,13 @@ def lead_of(
     if kind == "ratio":
         return np.asarray(np.log1p(private / np.maximum(prompt - own, 1.0)))
     return private
+
+
+@lru_cache(maxsize=64)
+def _home_wins(instances: int) -> tuple[FloatArray, FloatArray]:
+    """One in so many, for numbers of instances from 1."""
+    holders = np.geomspace(1.0, float(max(instances, 2)), _SPREAD)
+    return holders, 1.0 / holders
 
 
 class Pace(NamedTuple):
@@ -171,6 +176,11 @@ class StayRule:
         mean.
     lead : {"share", "ratio", "tokens"}
         What the leads are.
+    older_wins : float
+        Probability that a copy as long as the home's takes a follow-up that would stay.
+    home_wins : tuple of ndarray, optional
+        Numbers of instances, from 1, and the probability that the home is the least loaded of so
+        many; one in so many by default.
     """
 
     stay: float
@@ -181,6 +191,8 @@ class StayRule:
     seeks_hits: bool = False
     by_lead: tuple[FloatArray, FloatArray] | None = None
     lead: Lead = "tokens"
+    older_wins: float = 0.5
+    home_wins: tuple[FloatArray, FloatArray] | None = None
 
 
 class _Spread(NamedTuple):
@@ -286,8 +298,14 @@ class LocalTier:
         self.own = np.ascontiguousarray(reuse.own_tokens[:, at])
         self.idle = np.ascontiguousarray(reuse.idle_s[:, at])
         self.between = np.ascontiguousarray(reuse.between_tokens[:, at])
+        as_long = (self.own >= self.own[0] - self.cache_block) & (self.own > 0)
+        self._alike = len(TURNS_BACK) - np.argmax(as_long[::-1], axis=0)
         self.mean_output = float(demand.output_tokens[at].mean())
         self.private = np.maximum(self.own - self.shared, 0.0)
+        #: per request and turn back: private and own tokens, idle time, output tokens in between
+        self._turns = np.ascontiguousarray(
+            np.stack((self.private, self.own, self.idle, self.between)).transpose(2, 1, 0)
+        )
         self.private_prompt = np.maximum(self.prompt - self.shared, 0.0)
         self._tabulate()
 
@@ -361,6 +379,24 @@ class LocalTier:
             self._leads[rule.lead] = lead_of(rule.lead, self.prompt, own, shared)
         return np.asarray(np.interp(self._leads[rule.lead], *rule.by_lead))
 
+    def stays_above(self, rule: StayRule) -> FloatArray:
+        """Return how often turns stay that find at least as much at home as each request does.
+
+        An older copy as long as a request's was left by such a turn: those that found less have
+        less in common with this one, too.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        if rule.by_lead is None:
+            return np.full(self.prompt.size, rule.stay)
+        leads, stays = rule.by_lead
+        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+        self.stays(rule)  # works the leads out
+        return np.asarray(np.interp(self._leads[rule.lead], leads, above))
+
     def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float, FloatArray]:
         """Return the first of the tables, of the follow-ups that the router may leave at home.
 
@@ -384,6 +420,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         start: LocalHits | None = None,
+        most: int = 3,
     ) -> LocalHits:
         """Return what requests find where they land.
 
@@ -404,6 +441,8 @@ class LocalTier:
             times say do a session's next turns come.
         start : LocalHits, optional
             Answer to a similar question, to start from.
+        most : int
+            Evaluations after which it is taken as it is.
 
         Returns
         -------
@@ -414,7 +453,7 @@ class LocalTier:
         mean_stay = rule.stay if instances > 1 else 1.0
         stored = self.mean_private
         result = start
-        for turn in range(3 if start is None else 2):
+        for turn in range(most):
             if result is not None:
                 mean_stay, stored = result.mean_stay, self._inflow(result)
             result = self._hits(
@@ -501,6 +540,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         mean_stay: float,
+        stays_alone: bool = False,
     ) -> FloatArray:
         """Return what each request finds, averaged over instances of different load.
 
@@ -516,6 +556,8 @@ class LocalTier:
             Tokens that a request adds to the tier [tokens].
         mean_stay : float
             Share of the follow-ups that stay.
+        stays_alone : bool
+            Whether only how often requests stay, or go to a copy as long, is asked for.
 
         Returns
         -------
@@ -532,32 +574,22 @@ class LocalTier:
         if not rule.seeks_hits:
             # of those that leave, few come to where the session has been before
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
-        rates = own_rate * self.part_ratio
-        has_shared = np.maximum(self.shared, _FEWEST)
         kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
         again = mean_stay * self.follow_up_ratio
         seen = running_s + self._visit_s(np.maximum(kept_s - running_s, 0.0), again)
-
-        def present(factor: FloatArray) -> FloatArray:
-            hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
-            return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
-
-        nothing = np.zeros((spread.ages.size, self.prompt.size))
-        chance = present(spread.nodes) if rates.size and self.part_size.any() else nothing
-        landing = chance
-        if rule.seeks_hits and chance is not nothing:
-            landing = present(np.full(spread.ages.size, float(instances)))
+        rates = own_rate * self.part_ratio
+        hot = -np.expm1(-rates[:, None] * (spread.nodes * seen))
+        landing = -np.expm1(-rates[:, None] * (instances * seen)) if rule.seeks_hits else hot
         result = np.zeros((7, self.prompt.size))
         _session_kernels.found(
-            self.own,
-            self.private,
-            self.idle,
-            self.between,
+            self._turns,
+            self._alike,
             self.expected,
             self.shared,
             self.has_home,
             self.longest,
-            chance,
+            (self._parts.data, self._parts.indices, self._parts.indptr),
+            hot,
             landing,
             spread.nodes,
             spread.shares,
@@ -568,10 +600,12 @@ class LocalTier:
             pace.per_output_token_s,
             _BACK,
             back,
-            runs,
+            _TURN_EDGES,
             _held_by_all(instances),
-            self.stays(rule),
+            np.stack((self.stays(rule), self.stays_above(rule))),
+            _home_wins(instances) if rule.home_wins is None else rule.home_wins,
             (
+                rule.older_wins,
                 rule.stay_without,
                 -1.0 if rule.least_hit_ratio is None else rule.least_hit_ratio,
                 float(rule.subtract_shared),
@@ -581,6 +615,7 @@ class LocalTier:
                 self.block,
                 float(instances),
             ),
+            stays_alone,
             result,
         )
         return result

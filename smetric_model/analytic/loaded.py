@@ -124,6 +124,8 @@ class BatchLaw(NamedTuple):
     beside_kinds, busy_kinds : tuple of float
         Share of sticky, and of free, requests among the arrivals beside a decode, and while
         prefills run, each ÷ their share of all arrivals; 1 where they are not told apart.
+    arrival_scale : float
+        Factor by which arrival rates by load were scaled so that their mean is the rate.
     """
 
     present: _Array
@@ -141,6 +143,7 @@ class BatchLaw(NamedTuple):
     idle: float
     beside_kinds: tuple[float, float] = (1.0, 1.0)
     busy_kinds: tuple[float, float] = (1.0, 1.0)
+    arrival_scale: float = 1.0
 
 
 class _Group(NamedTuple):
@@ -220,15 +223,24 @@ class LoadedInstance:
             float(self._waits_s[low:high].mean()) for low, high in itertools.pairwise(cuts)
         ]
         self.groups, self.kv_wait_s = self._groups()
-        own_batches = {group.batch for group in self.groups}
-        self._own_prefill_s = {b: self._own_prefill_of(b) for b in own_batches}
-        self._own_step_s = {b: self._decode_step_of(b) for b in own_batches}
-        # prefills that the other places of a full instance allow beside each request
+        self._own_prefill_s = {
+            batch: self._own_prefill_of(batch) for batch in {group.batch for group in self.groups}
+        }
+
+    @cached_property
+    def _own_step_s(self) -> dict[float, _Array]:
+        """Decode step of each group's batch, by request [s]."""
+        return {batch: self._decode_step_of(batch) for batch in self._own_prefill_s}
+
+    @cached_property
+    def _most_prefills(self) -> _Array:
+        """Prefills that the other places of a full instance allow beside each request."""
+        instance, mix = self.instance, self.instance.mix
         context = mix.prompt_tokens + 0.5 * mix.output_tokens + instance.fixed_state_tokens
         beside_mean = max(instance.pool_tokens - instance.mean_resident_tokens, 1.0)
         left = np.maximum(instance.pool_tokens - context, 0.0) / beside_mean
         places = max(instance.max_batch - 1.0, 0.0) * left
-        self._most_prefills = places * self._steps / max(instance.mean_output_tokens, 1.0)
+        return np.asarray(places * self._steps / max(instance.mean_output_tokens, 1.0))
 
     @property
     def stretched_prefill_s(self) -> float:

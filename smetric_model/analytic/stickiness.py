@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smetric_model.analytic import _routing_kernels as kernels
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
@@ -47,6 +48,7 @@ _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 
 _LEAST_STEPS, _MOST_PAIRS = 60, 1e8
 #: shares of the rate from which a rate is tried again that was not solved
 _NEARBY = (0.97, 0.9)
+_HOLDERS = 12  # numbers of holders told apart
 MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
@@ -150,6 +152,24 @@ class Stickiness:
     def sojourn_s(self) -> float:
         """Mean time of a request at its instance, by Little's law [s]."""
         return self.mean_load / self.cluster.rate_per_instance_rps
+
+    @cached_property
+    def against_holders(self) -> tuple[float, FloatArray, FloatArray]:
+        """How often another copy takes a follow-up from its home, and the home wins among holders.
+
+        Its home has just been left by the turn before: the follow-up finds it less loaded than
+        other instances are.  First, P(one other instance is less loaded), one time in two where
+        equal; then numbers of holders, 1 to N, and P(the home is the least loaded of so many).
+        """
+        law, seen = self.load_law, self.follow_up_load_law
+        at_least = np.cumsum(law[::-1])[::-1]
+        other = float(seen @ (1.0 - at_least + 0.5 * law))
+        holders = np.geomspace(1.0, float(max(self.cluster.instances, 2)), _HOLDERS)
+        wins = [
+            float(seen @ kernels.least_loaded_share(at_least, np.maximum(law, 1e-300), of)) / of
+            for of in holders.tolist()
+        ]
+        return other, holders, np.clip(wins, 0.0, 1.0)
 
     @property
     def joined_load_mean(self) -> float:
