@@ -72,7 +72,8 @@ def found(  # type: ignore[no-untyped-def]
     older copy wins over the home), stay without context, least hit ratio (-1: none), subtract
     shared, needs own, ties count, block, engine block, instances.
     ``result`` (7, n): stays, whole, part, landed, refused, tie moves, adrift; the parts are sums,
-    not means.  With ``stays_alone`` the first and the last but one of them are right.
+    not means.  With ``stays_alone`` the third and the fourth are P(moves to a holder of the shared
+    prefix), and to one of them.
     """
     swaps, without, least, subtract, needs_own, looks, block, tie, instances = rule
     tokens, segment, begins = parts
@@ -132,6 +133,7 @@ def found(  # type: ignore[no-untyped-def]
         full = min(private + prefix, longest[k])
         cold = min(max((end - idle) / length, 0.0), 1.0)
         stays, wholes, part, landed, refused, moves, drifts = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        drifting, one_drifts = 0.0, 0.0
         for z in range(levels):
             share, age = shares[z], ages[z]
             elsewhere, tied = older[z], tied_of[z]
@@ -172,6 +174,8 @@ def found(  # type: ignore[no-untyped-def]
                     holders = 1.0 + (instances - 1.0) * chance[z]
                     wins = np.interp(holders, home_wins[0], home_wins[1])
                     at_home += adrift * (wins - without)
+                    drifting += share * adrift * (1.0 - wins)
+                    one_drifts += share * adrift * (1.0 - wins) / max(holders - 1.0, 1.0)
                 # one that drifts finds the prefix where it lands
                 elsewhere += adrift * max(shared[k] - elsewhere, 0.0)
             stays += share * at_home
@@ -183,27 +187,95 @@ def found(  # type: ignore[no-untyped-def]
                 refused += share
             moves += share * moved
             drifts += share * adrift
+        if stays_alone:
+            part, landed = drifting, one_drifts
         result[0, k], result[1, k], result[2, k], result[3, k] = stays, wholes, part, landed
         result[4, k], result[5, k], result[6, k] = refused, moves, drifts
     return 0
 
 
 @njit(cache=True)
-def returns(order, session, stay, tied, instances, out):  # type: ignore[no-untyped-def]
+def returns(  # type: ignore[no-untyped-def]
+    order,
+    session,
+    stays,
+    turns,
+    class_of,
+    turns_back,
+    ages,
+    shares,
+    pace,
+    stay_of,
+    swaps,
+    looks,
+    seeks,
+    block,
+    instances,
+    out,
+):
     """P(each request is served where its session's first turn was), along each session.
 
-    A turn stays with ``stay``, goes to an earlier instance of its session with ``tied``, else
-    anywhere.  ``order``: rows by session, then time.
+    ``order``: rows by session, then time.  ``stays``: what :func:`found` says with ``stays_alone``.
+    ``class_of`` (d,): row of ``turns`` that stands for d turns back, for d below its size.
+
+    A session is at its first instance and was elsewhere d turns ago, or never; or it is elsewhere,
+    was at the first d turns ago, and has been on one other since, or on several.  The copy that it
+    left d turns ago may win a tie, or be the best for a request that leaves its home.
     """
-    at_first = 1.0
+    most = class_of.size
+    where = np.zeros((3, most + 1))  # at the first; one other since; several
+    never, others = 1.0, max(instances - 1.0, 1.0)
     for i in range(order.size):
         row = order[i]
         if i == 0 or session[row] != session[order[i - 1]]:
-            at_first = 1.0
-        else:
-            away = 1.0 - at_first
-            anywhere = max(1.0 - stay[row] - tied[row], 0.0) / max(instances - 1.0, 1.0)
-            at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
+            never = 1.0
+            where[:] = 0.0
+            out[row] = 1.0
+            continue
+        stay = min(stays[0, row] + stays[5, row], 1.0)  # before an older copy wins
+        leave, keeps = 1.0 - stay, 1.0 - stays[4, row]
+        drift, one_drifts = min(stays[2, row], leave), min(stays[3, row], leave)
+        private, own = turns[row, 0, 0], turns[row, 0, 1]
+        left, came = never * leave, 0.0
+        never *= stay
+        for d in range(most, 0, -1):  # from the longest: what moves on is not met again
+            if where[0, d] + where[1, d] + where[2, d] <= 1e-9:
+                continue
+            back, tie, young = 0.0, 0.0, 0.0
+            if d < most:
+                r = class_of[d]
+                passed = turns[row, r, 2] + turns[row, r, 3] * pace[1]
+                passed += (turns_back[r] - 1.0) * pace[0]
+                for z in range(ages.size):
+                    if passed <= ages[z]:
+                        young += shares[z]
+                best = young * stay_of[row]
+                if looks > 0.0 and turns[row, r, 1] > 0.0:
+                    if turns[row, r, 1] >= own - block:
+                        tie = min(best * swaps * keeps, stay)
+                    if seeks > 0.0 and private > 0.0:
+                        back = best * min(turns[row, r, 0] / private, 1.0)
+            to = min(d + 1, most)
+            here, one, several = where[0, d], where[1, d], where[2, d]
+            where[0, d], where[1, d], where[2, d] = 0.0, 0.0, 0.0
+            where[0, to] += here * (stay - tie)
+            left += here * (leave + tie)
+            for k in range(2):
+                mass, share = (one, 1.0) if k == 0 else (several, 0.5)
+                went = share * (tie + (leave - drift) * back)
+                # it still holds what sessions begin with, or does by chance
+                went += young * one_drifts + (1.0 - young) * drift / others
+                went += (leave - drift) * (1.0 - share * back) / others
+                went = min(went, 1.0)
+                stayed = min(stay - share * tie, 1.0 - went)
+                came += mass * went
+                where[1 + k, to] += mass * stayed
+                where[2, to] += mass * (1.0 - went - stayed)
+        where[0, 2] += came  # at the next turn two turns ago
+        where[1, 2] += left
+        at_first = never
+        for d in range(1, most + 1):
+            at_first += where[0, d]
         out[row] = at_first
     return 0
 

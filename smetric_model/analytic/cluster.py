@@ -35,7 +35,7 @@ from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
@@ -210,7 +210,7 @@ class ColocatedCluster:
 
     def _begin(self) -> None:
         """Forget what rounds keep besides their guess."""
-        self._before_token, self._shared_in_use = 0.3, 0.0
+        self._before_token, self._first_token_s, self._shared_in_use = 0.3, 0.0, 0.0
         self._steps_left = _MOST_STEPS
         self._picked: Picked | None = None
         self._scale = 1.0
@@ -352,6 +352,7 @@ class ColocatedCluster:
             # tokens not yet prefilled of a request in flight, on average over its stay
             new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
             unit = max(new * self._before_token, 1.0)
+        added = self._unprefilled(instance) if self.policy.needs_unprefilled_tokens else None
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
         evicted = None
@@ -369,12 +370,21 @@ class ColocatedCluster:
                 follow_ups=follow,
                 evicted_ratio=evicted,
                 load_unit_tokens=unit,
+                unprefilled=added,
                 resource="engine",
             ),
             start,
             _ROUTED,
             max(min(MOST_STEPS, self._steps_left), 1),
         )
+
+    def _unprefilled(self, instance: ColocatedInstance) -> Unprefilled:
+        """Return what a request in flight adds to a load in tokens, until its first token."""
+        work = instance.prefill_s(0.0)
+        # all wait alike; their own prefill comes on top
+        rest = max(self._first_token_s - float(work.mean()), 0.0)
+        new = instance.mix.prompt_tokens - instance.mix.hit_tokens
+        return Unprefilled(self._before_token, new, work + rest)
 
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
@@ -611,6 +621,7 @@ class ColocatedCluster:
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
         decode = min(self._after_first_token_s(loaded), _LONGEST_S)
         self._before_token = self._before_token_ratio(ttft, decode)
+        self._first_token_s = ttft
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
         shared = float(self.work.local.shared.mean())
         fetching = own * float(instance.mix.before_prefill_s.mean())

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from smetric_model.analytic import _routing_kernels as kernels
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.errors import SpecError
 from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 
@@ -34,6 +34,7 @@ __all__ = ["Field", "Stay", "StickRule", "evicted_ratio", "rule_of"]
 
 FloatArray = NDArray[np.float64]
 _LEVELS_KEPT = 64  # loads worked out and kept together
+_CELLS = 64  # of the law of unprefilled tokens up to the longest hit
 
 Kind = Literal["always", "never", "mean", "each other", "scaled", "slo", "blind"]
 
@@ -143,6 +144,9 @@ class StickRule:
         of ``lead_of_hit``.
     lead_of_hit : ndarray, optional
         ``scaled``: ``leads`` in that order.
+    stays_of_hits : ndarray, optional
+        ``each other`` where loads are unprefilled tokens: P(stay) of each hit at home load l,
+        shape (hits, l).
     """
 
     kind: Kind
@@ -158,6 +162,7 @@ class StickRule:
     limits: NDArray[np.int64] | None = None
     hits: FollowUpHits | None = None
     lead_of_hit: FloatArray | None = None
+    stays_of_hits: FloatArray | None = None
 
     def stay_of_hits(self, field: Field) -> FloatArray | None:
         """Return the probability to stay of each of ``hits``, whatever their homes' loads are.
@@ -171,6 +176,8 @@ class StickRule:
         """
         if self.hits is None:
             return None
+        if self.stays_of_hits is not None:
+            return np.asarray(self.stays_of_hits @ field.seen)
         least = self._least_of_others(field)
         if self.limits is not None:
             upto = np.append(0.0, np.cumsum(field.seen))
@@ -353,6 +360,19 @@ def _each_other_rule(
 ) -> StickRule:
     unit = cluster.load_unit_tokens
     loads = np.arange(levels, dtype=float)
+    if cluster.unprefilled is not None:
+        leads = np.asarray(form.home_load_limit(_seen(hits, 0.0)), dtype=float)
+        of_hits = _stays_against_bursts(cluster.unprefilled, leads, levels)
+        everybody = np.tile(of_hits.mean(axis=0), (levels, 1))
+        return StickRule(
+            "each other",
+            cluster.instances,
+            evicted,
+            form.first_turn,
+            stays_against=everybody,
+            hits=hits,
+            stays_of_hits=of_hits,
+        )
     # without a scale the form answers; with one it answers nan
     limit = np.asarray(form.home_load_limit(_seen(hits, loads * unit))) / unit
     limit = np.broadcast_to(limit, (hits.prompt_tokens.size, levels))  # it may not look at hits
@@ -382,6 +402,34 @@ def _each_other_rule(
         hits=hits,
         lead_of_hit=np.asarray(leads, dtype=float),
     )
+
+
+def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) -> FloatArray:
+    """P(unprefilled tokens of l requests in flight <= lead) for each lead and l, (leads, levels).
+
+    Each adds all of its uncached tokens or nothing: a compound binomial law, on a grid.  Some other
+    instance has nothing to prefill.
+    """
+    step = max(float(leads.max()), 1.0) / (_CELLS - 2)
+    place = np.minimum(added.tokens / step, _CELLS - 1.0)
+    low = place.astype(np.int64)
+    upper = place - low
+    one = np.bincount(low, added.weights * (1.0 - upper), minlength=_CELLS + 1)
+    one += np.bincount(low + 1, added.weights * upper, minlength=_CELLS + 1)
+    one = one[:_CELLS] * (added.ratio / max(float(added.weights.sum()), 1e-300))
+    one[0] += 1.0 - added.ratio
+    law = np.zeros(_CELLS)
+    law[0] = 1.0
+    at = np.maximum(leads, 0.0) / step
+    below = at.astype(np.int64)
+    part = at - below
+    result = np.empty((leads.size, levels))
+    for load in range(levels):
+        upto = np.cumsum(law)
+        result[:, load] = upto[below] + part * law[np.minimum(below + 1, _CELLS - 1)]
+        law = np.convolve(law, one)[:_CELLS]
+    result[leads < 0] = 0.0
+    return np.minimum(result, 1.0)
 
 
 def _leads(form: ThresholdForm, hits: FollowUpHits) -> tuple[str, FloatArray]:
