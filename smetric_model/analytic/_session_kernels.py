@@ -52,6 +52,7 @@ def found(  # type: ignore[no-untyped-def]
     back,
     edges,
     everywhere,
+    leads,
     stay_of,
     home_wins,
     rule,
@@ -66,18 +67,20 @@ def found(  # type: ignore[no-untyped-def]
     request); ``hot`` and ``landing`` (segments, nodes): the chance that an instance holds each, and
     that the one does where the request lands.  ``back`` weighs older copies where it lands;
     ``edges`` (turns back + 1,): turns that each row of ``turns`` stands for.  ``everywhere``: P(a
-    prefix counts as held by all | an instance holds it with chance 0, 1/m, … 1).  ``stay_of``
-    (2, n): P(stay) of each whose home has its context, and of turns that find at least as much.
-    ``home_wins``: numbers of holders, and P(the home is the least loaded of them).  ``rule``: P(an
-    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract
-    shared, needs own, ties count, block, engine block, instances.
+    prefix counts as held by all | an instance holds it with chance 0, 1/m, … 1).  ``leads`` (n,):
+    what a request's home hit is worth, in cells of ``stay_of`` (2, cells): P(stay) if its home has
+    the context, and the logarithm of that of turns that find at least as much.  ``home_wins``:
+    P(the home is the least loaded of 1 … N holders), numbers in geometric series.  ``rule``: P(an
+    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract shared,
+    needs own, ties count, block, engine block, instances.
     ``result`` (7, n): stays, whole, part, landed, refused, tie moves, adrift; the parts are sums,
-    not means.  With ``stays_alone`` the third and the fourth are P(moves to a holder of the shared
-    prefix), and to one of them.
+    not means.  With ``stays_alone`` the third is P(leaves for the latest copy elsewhere), where a
+    home is left at all often.
     """
     swaps, without, least, subtract, needs_own, looks, block, tie, instances = rule
     tokens, segment, begins = parts
     cells = everywhere.size - 1
+    per_place = (home_wins.size - 1) / np.log(max(instances, 2.0))
     start, end = window
     length = max(end - start, 1e-9)
     n, rows, _ = turns.shape
@@ -101,11 +104,15 @@ def found(  # type: ignore[no-untyped-def]
         for z in range(levels):
             older[z] = shared[k] * lands[z]
             tied_of[z] = 0.0
-        stay, kept = stay_of[0, k], stay_of[1, k]
+        cell = min(int(leads[k]), stay_of.shape[1] - 2)
+        beyond = min(leads[k] - cell, 1.0)
+        stay = stay_of[0, cell] + beyond * (stay_of[0, cell + 1] - stay_of[0, cell])
+        log_kept = stay_of[1, cell] + beyond * (stay_of[1, cell + 1] - stay_of[1, cell])
+        reach = 1.0
         oldest = 0.0
         for z in range(levels):
             oldest = max(oldest, ages[z])
-        for r in range(1, alike[k] if stays_alone else rows):
+        for r in range(1, alike[k] if stays_alone and stay > 0.95 else rows):
             if turns[k, r, 1] <= 0.0:
                 break
             as_long = looks > 0.0 and turns[k, r, 1] >= own - block
@@ -116,8 +123,10 @@ def found(  # type: ignore[no-untyped-def]
             seen = min(max((end - passed) / length, 0.0), 1.0)
             adds = back[r - 1] * turns[k, r, 0] * seen
             last = 0.0
-            if as_long:  # the session has stayed since, but left then
-                last = kept ** (edges[r - 1] - 1.0) - kept ** (edges[r] - 1.0)
+            if as_long and log_kept < 0.0:  # the session has stayed since, but left then
+                longer = np.exp(log_kept * (edges[r] - 1.0))
+                last = reach - longer
+                reach = longer
             for z in range(levels):
                 if passed <= ages[z]:
                     older[z] += adds
@@ -133,7 +142,7 @@ def found(  # type: ignore[no-untyped-def]
         full = min(private + prefix, longest[k])
         cold = min(max((end - idle) / length, 0.0), 1.0)
         stays, wholes, part, landed, refused, moves, drifts = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-        drifting, one_drifts = 0.0, 0.0
+        sought = 0.0
         for z in range(levels):
             share, age = shares[z], ages[z]
             elsewhere, tied = older[z], tied_of[z]
@@ -172,110 +181,57 @@ def found(  # type: ignore[no-untyped-def]
                 at_home, moved = without, 0.0
                 if adrift > 0.0 and left > 0.0:
                     holders = 1.0 + (instances - 1.0) * chance[z]
-                    wins = np.interp(holders, home_wins[0], home_wins[1])
+                    # numbers of holders are a geometric series from 1
+                    place = np.log(holders) * per_place
+                    low = min(int(place), home_wins.size - 2)
+                    wins = home_wins[low] + (place - low) * (home_wins[low + 1] - home_wins[low])
                     at_home += adrift * (wins - without)
-                    drifting += share * adrift * (1.0 - wins)
-                    one_drifts += share * adrift * (1.0 - wins) / max(holders - 1.0, 1.0)
                 # one that drifts finds the prefix where it lands
                 elsewhere += adrift * max(shared[k] - elsewhere, 0.0)
             stays += share * at_home
             wholes += share * at_home * is_whole
             part += share * at_home * max(home - is_whole * full, 0.0)
             away = max(1.0 - at_home - moved, 0.0)
+            if keeps and private > 0.0:
+                worth = (older[z] - shared[k] * lands[z]) / private
+                sought += share * away * stay * min(max(worth, 0.0), 1.0)
             landed += share * (away * min(elsewhere, longest[k]) + moved * home)
             if not keeps:
                 refused += share
             moves += share * moved
             drifts += share * adrift
         if stays_alone:
-            part, landed = drifting, one_drifts
+            part = sought
         result[0, k], result[1, k], result[2, k], result[3, k] = stays, wholes, part, landed
         result[4, k], result[5, k], result[6, k] = refused, moves, drifts
     return 0
 
 
 @njit(cache=True)
-def returns(  # type: ignore[no-untyped-def]
-    order,
-    session,
-    stays,
-    turns,
-    class_of,
-    turns_back,
-    ages,
-    shares,
-    pace,
-    stay_of,
-    swaps,
-    looks,
-    seeks,
-    block,
-    instances,
-    out,
-):
+def returns(order, session, stay, tied, sought, instances, out):  # type: ignore[no-untyped-def]
     """P(each request is served where its session's first turn was), along each session.
 
-    ``order``: rows by session, then time.  ``stays``: what :func:`found` says with ``stays_alone``.
-    ``class_of`` (d,): row of ``turns`` that stands for d turns back, for d below its size.
-
-    A session is at its first instance and was elsewhere d turns ago, or never; or it is elsewhere,
-    was at the first d turns ago, and has been on one other since, or on several.  The copy that it
-    left d turns ago may win a tie, or be the best for a request that leaves its home.
+    A turn stays with ``stay``, goes to another copy as long with ``tied``, to the latest other
+    instance of its session with ``sought``, else anywhere.  Of moves between two copies every other
+    one is undone by the next, so that half of them lead away for good; one that is sought leads
+    from the first instance to another as often as back.  ``order``: rows by session, then time.
     """
-    most = class_of.size
-    where = np.zeros((3, most + 1))  # at the first; one other since; several
-    never, others = 1.0, max(instances - 1.0, 1.0)
+    at_first, before = 1.0, 0.0  # here; not here, but this was the instance before
+    others = max(instances - 1.0, 1.0)
     for i in range(order.size):
         row = order[i]
         if i == 0 or session[row] != session[order[i - 1]]:
-            never = 1.0
-            where[:] = 0.0
-            out[row] = 1.0
-            continue
-        stay = min(stays[0, row] + stays[5, row], 1.0)  # before an older copy wins
-        leave, keeps = 1.0 - stay, 1.0 - stays[4, row]
-        drift, one_drifts = min(stays[2, row], leave), min(stays[3, row], leave)
-        private, own = turns[row, 0, 0], turns[row, 0, 1]
-        left, came = never * leave, 0.0
-        never *= stay
-        for d in range(most, 0, -1):  # from the longest: what moves on is not met again
-            if where[0, d] + where[1, d] + where[2, d] <= 1e-9:
-                continue
-            back, tie, young = 0.0, 0.0, 0.0
-            if d < most:
-                r = class_of[d]
-                passed = turns[row, r, 2] + turns[row, r, 3] * pace[1]
-                passed += (turns_back[r] - 1.0) * pace[0]
-                for z in range(ages.size):
-                    if passed <= ages[z]:
-                        young += shares[z]
-                best = young * stay_of[row]
-                if looks > 0.0 and turns[row, r, 1] > 0.0:
-                    if turns[row, r, 1] >= own - block:
-                        tie = min(best * swaps * keeps, stay)
-                    if seeks > 0.0 and private > 0.0:
-                        back = best * min(turns[row, r, 0] / private, 1.0)
-            to = min(d + 1, most)
-            here, one, several = where[0, d], where[1, d], where[2, d]
-            where[0, d], where[1, d], where[2, d] = 0.0, 0.0, 0.0
-            where[0, to] += here * (stay - tie)
-            left += here * (leave + tie)
-            for k in range(2):
-                mass, share = (one, 1.0) if k == 0 else (several, 0.5)
-                went = share * (tie + (leave - drift) * back)
-                # it still holds what sessions begin with, or does by chance
-                went += young * one_drifts + (1.0 - young) * drift / others
-                went += (leave - drift) * (1.0 - share * back) / others
-                went = min(went, 1.0)
-                stayed = min(stay - share * tie, 1.0 - went)
-                came += mass * went
-                where[1 + k, to] += mass * stayed
-                where[2, to] += mass * (1.0 - went - stayed)
-        where[0, 2] += came  # at the next turn two turns ago
-        where[1, 2] += left
-        at_first = never
-        for d in range(1, most + 1):
-            at_first += where[0, d]
+            at_first, before = 1.0, 0.0
+        else:
+            kept = min(stay[row] + 0.5 * tied[row], 1.0)
+            leave = 1.0 - kept
+            back = min(sought[row], leave)
+            anywhere = (leave - back) / others
+            far = max(1.0 - at_first - before, 0.0)
+            came = before * back + (before + far) * anywhere
+            left = at_first * leave
+            before = before * kept + left
+            at_first = at_first * kept + came
         out[row] = at_first
     return 0
 

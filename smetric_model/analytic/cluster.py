@@ -30,7 +30,15 @@ from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, R
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
-from smetric_model.analytic.cluster_tiers import Lead, LocalHits, Pace, StayRule, lead_of
+from smetric_model.analytic.cluster_tiers import (
+    HOLDERS,
+    LEADS,
+    Lead,
+    LocalHits,
+    Pace,
+    StayRule,
+    lead_of,
+)
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
@@ -653,8 +661,8 @@ class ColocatedCluster:
         """How the tiers see the policy: who stays how often."""
         rule = self._rule(self._stay(routed, hits))
         if routed.rule.kind not in ("never", "blind") and self.instances > 1:
-            older, holders, wins = routed.against_holders
-            rule = replace(rule, older_wins=older, home_wins=(holders, wins))
+            older, wins = routed.older_wins, routed.home_wins(HOLDERS)
+            rule = replace(rule, older_wins=older, home_wins=wins)
             if rule.needs_own or rule.least_hit_ratio is not None:
                 rule = replace(rule, stay_without=float(wins[-1]))
         seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
@@ -667,7 +675,17 @@ class ColocatedCluster:
             np.asarray(seen.shared_prefix_tokens, dtype=float),
         )
         order = np.argsort(lead, kind="stable")
-        return replace(rule, by_lead=(lead[order], routed.stay_of_hits[order]), lead=kind)
+        lead, stays = lead[order], routed.stay_of_hits[order]
+        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+        longest = max(float(lead[-1]), 1e-9)
+        at = np.linspace(0.0, longest, LEADS)
+        return replace(
+            rule,
+            stay_of_leads=np.interp(at, lead, stays),
+            stay_above_leads=np.interp(at, lead, above),
+            lead=kind,
+            longest_lead=longest,
+        )
 
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""
@@ -770,9 +788,9 @@ def _guess_at(point: FloatArray, like: Guess, pool_tokens: float) -> Guess:
     first, per_output, pinned = np.exp(point[:3]).tolist()
     stay, computing = np.clip(point[3:], 0.0, 1.0).tolist()
     rule = replace(like.rule, stay=stay)
-    if rule.by_lead is not None:
-        leads, stays = rule.by_lead
-        rule = replace(rule, by_lead=(leads, np.clip(stays + stay - like.rule.stay, 0.0, 1.0)))
+    if rule.stay_of_leads is not None:
+        stays = np.clip(rule.stay_of_leads + stay - like.rule.stay, 0.0, 1.0)
+        rule = replace(rule, stay_of_leads=stays)
     return Guess(rule, Pace(first, per_output), min(pinned, pool_tokens), computing)
 
 

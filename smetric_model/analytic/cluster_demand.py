@@ -14,7 +14,6 @@ from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, Sta
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.efficiencies import Efficiencies
 from smetric_model.analytic.returns import TurnLaw
-from smetric_model.analytic.session_reuse import TURNS_BACK
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
@@ -28,8 +27,6 @@ FloatArray = NDArray[np.float64]
 
 _CHAINED = 20_000  # requests along whose sessions returns are followed
 _GOLDEN = 0.6180339887498949
-#: place in TURNS_BACK that stands for 0, 1, 2, … turns back: no later turn, which has more in common
-_CLASS_OF = np.searchsorted(np.array(TURNS_BACK), np.arange(49))
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,23 +219,9 @@ class ClusterDemand:
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)
+        sought = parts[2] if rule.seeks_hits else np.zeros(rows.size)
         _session_kernels.returns(
-            self._by_session,
-            session,
-            parts,
-            tier._turns,
-            _CLASS_OF,
-            np.array(TURNS_BACK, dtype=float),
-            hits.spread.ages,
-            hits.spread.shares,
-            (pace.first_token_s, pace.per_output_token_s),
-            tier.stays(rule),
-            rule.older_wins,
-            float(rule.needs_own),
-            float(rule.seeks_hits),
-            tier.cache_block,
-            float(instances),
-            at_first,
+            self._by_session, session, parts[0], parts[5], sought, float(instances), at_first
         )
         counted = np.zeros(reuse.session.size, dtype=bool)
         counted[self.rows] = True

@@ -53,6 +53,8 @@ _SAMPLE = 4_096  # requests behind the tiers' means
 _SPREAD = 5  # instances told apart by how much they get
 _AGES = 72  # characteristic times at which contents are tabulated
 _FEWEST = 1e-9
+LEADS = 129  # leads told apart
+HOLDERS = 12  # numbers of instances told apart among those that hold a prefix
 _STEADY = 2e-3  # change of the share that stays at which it has come to rest
 _BACK = np.array(TURNS_BACK, dtype=float)
 #: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
@@ -129,10 +131,9 @@ def lead_of(kind: Lead, prompt: FloatArray, own: FloatArray, shared: FloatArray)
 
 
 @lru_cache(maxsize=64)
-def _home_wins(instances: int) -> tuple[FloatArray, FloatArray]:
-    """One in so many, for numbers of instances from 1."""
-    holders = np.geomspace(1.0, float(max(instances, 2)), _SPREAD)
-    return holders, 1.0 / holders
+def _holders(instances: int) -> FloatArray:
+    """Numbers of instances told apart among those that hold a prefix."""
+    return np.geomspace(1.0, float(max(instances, 2)), HOLDERS)
 
 
 class Pace(NamedTuple):
@@ -170,17 +171,20 @@ class StayRule:
     seeks_hits : bool
         Whether a request that leaves goes where it finds most of its prompt: to the latest copy
         elsewhere, else to an instance that holds the shared prefix.  Otherwise it falls as it may.
-    by_lead : tuple of ndarray, optional
-        Where those with much of their prompt at home stay more than others: leads
-        (:meth:`LocalTier.lead`), ascending, and the probability to stay at each; ``stay`` is the
-        mean.
+    stay_of_leads : ndarray, shape (LEADS,), optional
+        Where those with much of their prompt at home stay more than others: the probability to stay
+        at leads (:func:`lead_of`) from 0 to ``longest_lead``; ``stay`` is the mean.
+    stay_above_leads : ndarray, shape (LEADS,), optional
+        The same of those with such a lead or a larger one.
     lead : {"share", "ratio", "tokens"}
         What the leads are.
+    longest_lead : float
+        Largest lead told apart, in that unit.
     older_wins : float
         Probability that a copy as long as the home's takes a follow-up that would stay.
-    home_wins : tuple of ndarray, optional
-        Numbers of instances, from 1, and the probability that the home is the least loaded of so
-        many; one in so many by default.
+    home_wins : ndarray, optional
+        Probability that the home is the least loaded of 1 … N instances, in geometric series; one
+        in so many by default.
     """
 
     stay: float
@@ -189,10 +193,28 @@ class StayRule:
     needs_own: bool = False
     stay_without: float = 0.0
     seeks_hits: bool = False
-    by_lead: tuple[FloatArray, FloatArray] | None = None
+    stay_of_leads: FloatArray | None = None
+    stay_above_leads: FloatArray | None = None
     lead: Lead = "tokens"
+    longest_lead: float = 1.0
     older_wins: float = 0.5
-    home_wins: tuple[FloatArray, FloatArray] | None = None
+    home_wins: FloatArray | None = None
+
+    def stay_table(self) -> FloatArray:
+        """Return P(stay) at the leads, and the logarithm of that of turns that find as much.
+
+        An older copy as long as a request's was left by such a turn: those that found less have
+        less in common with this one, too.
+
+        Returns
+        -------
+        ndarray, shape (2, LEADS)
+        """
+        if self.stay_of_leads is None or self.stay_above_leads is None:
+            row = np.full(LEADS, self.stay)
+            return np.stack((row, np.log(np.maximum(row, 1e-12))))
+        above = np.log(np.maximum(self.stay_above_leads, 1e-12))
+        return np.stack((self.stay_of_leads, above))
 
 
 class _Spread(NamedTuple):
@@ -349,7 +371,7 @@ class LocalTier:
         self._kept_tables: dict[
             tuple[float | None, bool, bool], tuple[FloatArray, float, FloatArray]
         ] = {}
-        self._leads: dict[Lead, FloatArray] = {}
+        self._leads: dict[tuple[Lead, float], FloatArray] = {}
 
     def _table_of(self, row: int, tokens: FloatArray) -> tuple[FloatArray, float]:
         """E[tokens · min(idle, τ)] at the ages, and E[tokens], for one of TURNS_BACK."""
@@ -363,6 +385,22 @@ class LocalTier:
         table = seconds[kept] + (upto[-1] - upto[kept]) * self.ages
         return table, float(upto[-1])
 
+    def leads(self, rule: StayRule) -> FloatArray:
+        """Return what each request's home hit is worth, in cells of :meth:`StayRule.stay_table`.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        key = (rule.lead, rule.longest_lead)
+        if key not in self._leads:
+            own = np.minimum(self.own[0], self.prompt)
+            lead = lead_of(rule.lead, self.prompt, own, np.minimum(self.shared, own))
+            cells = lead * ((LEADS - 1) / rule.longest_lead)
+            self._leads = {key: np.clip(cells, 0.0, LEADS - 1.0)}
+        return self._leads[key]
+
     def stays(self, rule: StayRule) -> FloatArray:
         """Return how often each request stays if its home has its context.
 
@@ -371,31 +409,12 @@ class LocalTier:
         rule : StayRule
             How the router treats follow-ups.
         """
-        if rule.by_lead is None:
+        if rule.stay_of_leads is None:
             return np.full(self.prompt.size, rule.stay)
-        if rule.lead not in self._leads:
-            own = np.minimum(self.own[0], self.prompt)
-            shared = np.minimum(self.shared, own)
-            self._leads[rule.lead] = lead_of(rule.lead, self.prompt, own, shared)
-        return np.asarray(np.interp(self._leads[rule.lead], *rule.by_lead))
-
-    def stays_above(self, rule: StayRule) -> FloatArray:
-        """Return how often turns stay that find at least as much at home as each request does.
-
-        An older copy as long as a request's was left by such a turn: those that found less have
-        less in common with this one, too.
-
-        Parameters
-        ----------
-        rule : StayRule
-            How the router treats follow-ups.
-        """
-        if rule.by_lead is None:
-            return np.full(self.prompt.size, rule.stay)
-        leads, stays = rule.by_lead
-        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
-        self.stays(rule)  # works the leads out
-        return np.asarray(np.interp(self._leads[rule.lead], leads, above))
+        cells = self.leads(rule)
+        low = np.minimum(cells.astype(np.int64), LEADS - 2)
+        table = rule.stay_of_leads
+        return np.asarray(table[low] + (cells - low) * (table[low + 1] - table[low]))
 
     def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float, FloatArray]:
         """Return the first of the tables, of the follow-ups that the router may leave at home.
@@ -487,7 +506,7 @@ class LocalTier:
         first, reused, of_kept = self._kept_table(rule)
         stay = 1.0
         if instances > 1:
-            stay = rule.stay if rule.by_lead is None else float(self.stays(rule) @ of_kept)
+            stay = rule.stay if rule.stay_of_leads is None else float(self.stays(rule) @ of_kept)
         content = stay * first + rest @ self._content((np.array(TURNS_BACK) - 1.0) * running_s)
         dead = max(self.mean_private - stay * reused - float(rest @ self.reused), 0.0)
         table = content + dead * self.ages
@@ -602,8 +621,9 @@ class LocalTier:
             back,
             _TURN_EDGES,
             _held_by_all(instances),
-            np.stack((self.stays(rule), self.stays_above(rule))),
-            _home_wins(instances) if rule.home_wins is None else rule.home_wins,
+            self.leads(rule),
+            rule.stay_table(),
+            1.0 / _holders(instances) if rule.home_wins is None else rule.home_wins,
             (
                 rule.older_wins,
                 rule.stay_without,

@@ -48,7 +48,6 @@ _ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 
 _LEAST_STEPS, _MOST_PAIRS = 60, 1e8
 #: shares of the rate from which a rate is tried again that was not solved
 _NEARBY = (0.97, 0.9)
-_HOLDERS = 12  # numbers of holders told apart
 MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
@@ -153,23 +152,29 @@ class Stickiness:
         """Mean time of a request at its instance, by Little's law [s]."""
         return self.mean_load / self.cluster.rate_per_instance_rps
 
-    @cached_property
-    def against_holders(self) -> tuple[float, FloatArray, FloatArray]:
-        """How often another copy takes a follow-up from its home, and the home wins among holders.
+    @property
+    def older_wins(self) -> float:
+        """P(another copy as long takes a follow-up from its home), whose load it found.
 
-        Its home has just been left by the turn before: the follow-up finds it less loaded than
-        other instances are.  First, P(one other instance is less loaded), one time in two where
-        equal; then numbers of holders, 1 to N, and P(the home is the least loaded of so many).
+        The turn before has just left the home: it is less loaded than others.  Equal loads: one
+        time in two.
         """
-        law, seen = self.load_law, self.follow_up_load_law
-        at_least = np.cumsum(law[::-1])[::-1]
-        other = float(seen @ (1.0 - at_least + 0.5 * law))
-        holders = np.geomspace(1.0, float(max(self.cluster.instances, 2)), _HOLDERS)
-        wins = [
-            float(seen @ kernels.least_loaded_share(at_least, np.maximum(law, 1e-300), of)) / of
-            for of in holders.tolist()
-        ]
-        return other, holders, np.clip(wins, 0.0, 1.0)
+        below = np.append(0.0, np.cumsum(self.load_law)[:-1])
+        return float(self.follow_up_load_law @ (below + 0.5 * self.load_law))
+
+    def home_wins(self, count: int) -> FloatArray:
+        """Return P(a follow-up's home is the least loaded of 1 … N instances), ties shared.
+
+        Parameters
+        ----------
+        count : int
+            Numbers of instances, a geometric series.
+        """
+        law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
+        at_least = np.cumsum(self.load_law[::-1])[::-1]
+        of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
+        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
+        return np.clip(share, 0.0, 1.0)
 
     @property
     def joined_load_mean(self) -> float:
