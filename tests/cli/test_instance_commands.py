@@ -72,7 +72,7 @@ def test_plan_writes_one_object_and_the_table() -> None:
     assert set(result["ends"]) == {"none", "tiers", "ideal"}
     table = CliRunner().invoke(_root, ["plan", path, "--rate", "2"], catch_exceptions=False)
     assert table.stdout.startswith("recommended: ")
-        assert "\nunservable: 0 of " in table.stdout
+    assert "\nunservable: 0 of " in table.stdout
 
 
 @pytest.mark.parametrize(
