@@ -36,11 +36,19 @@ class Arrivals:
     busy_factor : ndarray, shape (levels,), optional
         The same as ``factor`` while a prefill runs, where the router avoids that; an instance that
         prefills has got its last request just now, and others are next in turn.
+    free_ratio : ndarray, shape (levels,), optional
+        Of the arrivals at each load, the share that may go anywhere, and so comes where little is
+        under way.
+    free : ndarray, shape (n,), optional
+        P(such a one) of each request of the instance's mix.  Free requests bring most of the
+        prefill work, so that what comes beside others is lighter than the mix.
     """
 
     factor: FloatArray
     delayed: float = 0.0
     busy_factor: FloatArray | None = None
+    free_ratio: FloatArray | None = None
+    free: FloatArray | None = None
 
     @property
     def is_poisson(self) -> bool:
@@ -59,6 +67,19 @@ class Arrivals:
         factor = self.factor if self.busy_factor is None else self.busy_factor
         levels = np.arange(factor.size)
         return np.asarray(np.interp(np.asarray(load, dtype=float), levels, factor))
+
+    def free_at(self, load: ArrayLike) -> FloatArray:
+        """Return the share of free requests among the arrivals at loads; 0 where unknown.
+
+        Parameters
+        ----------
+        load : array_like of float
+            Loads.
+        """
+        where = np.asarray(load, dtype=float)
+        if self.free_ratio is None:
+            return np.zeros(where.shape)
+        return np.asarray(np.interp(where, np.arange(self.free_ratio.size), self.free_ratio))
 
     def at(self, load: ArrayLike) -> FloatArray:
         """Return ``m`` at loads that need not be whole.

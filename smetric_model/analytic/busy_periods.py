@@ -13,7 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from smetric_model.analytic.queueing import damping
 
-__all__ = ["BusyPeriods", "bursty_queue", "busy_period_counts", "condensed"]
+__all__ = [
+    "BusyPeriods",
+    "bursty_queue",
+    "busy_period_counts",
+    "condensed",
+    "condensed_weighted",
+]
 
 
 def condensed(work: ArrayLike, bins: int = 32) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -42,6 +48,36 @@ def condensed(work: ArrayLike, bins: int = 32) -> tuple[NDArray[np.float64], NDA
     cuts = cuts[cuts < ordered.size]
     counts = np.diff(np.append(cuts, ordered.size))
     return np.add.reduceat(ordered, cuts) / counts, counts / ordered.size
+
+
+def condensed_weighted(
+    work: ArrayLike, weights: ArrayLike, bins: int = 32
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return :func:`condensed` of a sample whose values weigh differently; mean and sum are kept.
+
+    Parameters
+    ----------
+    work, weights : array_like of float, shape (n,)
+        Sample, and what each value weighs.
+    bins : int
+        As there.
+
+    Returns
+    -------
+    values, weights : ndarray
+        Weights sum to 1.
+    """
+    values, weight = np.asarray(work, dtype=float), np.asarray(weights, dtype=float)
+    order = np.argsort(values, kind="stable")
+    values, weight = values[order], weight[order] / weight.sum()
+    beyond = np.cumsum(weight[::-1])[::-1]  # what is at least as large
+    tail = 0.5 ** (np.arange(1, 4 * bins) * 4.0 / bins)
+    cuts = np.unique(np.append(0, np.searchsorted(-beyond, -tail)))
+    cuts = cuts[cuts < values.size]
+    mass = np.add.reduceat(weight, cuts)
+    means = np.add.reduceat(weight * values, cuts) / np.maximum(mass, 1e-300)
+    kept = mass > 0
+    return means[kept], mass[kept]
 
 
 def busy_period_counts(

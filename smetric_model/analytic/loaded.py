@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _stall_kernels as kernels
 from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
-from smetric_model.analytic.busy_periods import BusyPeriods, condensed
+from smetric_model.analytic.busy_periods import BusyPeriods, condensed, condensed_weighted
 from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.queueing import DiscreteWork
 
@@ -119,6 +119,8 @@ class BatchLaw(NamedTuple):
     busy_rate_rps, full_rate_rps, beside_rate_rps : float
         Arrival rate while prefills run, while all places are taken, and while a request decodes;
         all equal for Poisson arrivals [requests/s].
+    beside_free_ratio : float
+        Share of free requests among those that come while a request decodes.
     idle : float
         P(the engine has nothing to do).
     """
@@ -135,6 +137,7 @@ class BatchLaw(NamedTuple):
     busy_rate_rps: float
     full_rate_rps: float
     beside_rate_rps: float
+    beside_free_ratio: float
     idle: float
 
 
@@ -207,6 +210,7 @@ class LoadedInstance:
         # meanwhile: λ_b w of them find it busy.  Theirs is the wait of M/G/1 at that rate, in
         # which as many are delayed; nothing changes but what the busy rate is.
         self._sample = condensed(work, 24)
+        self._beside = self._work_beside(work, arrivals)
         # equally likely waits, and their means by bin
         self._waits_s = self._quantiles_of_wait((np.arange(_WAIT_POINTS) + 0.5) / _WAIT_POINTS)
         cuts = (_BIN_EDGES * _WAIT_POINTS).round().astype(int)
@@ -228,6 +232,20 @@ class LoadedInstance:
     def stretched_prefill_s(self) -> float:
         """Mean time that the engine is busy with a request's prefill, decodes beside it [s]."""
         return self._ahead.mean_s
+
+    def _work_beside(self, work: _Array, arrivals: Arrivals) -> tuple[_Array, _Array]:
+        """Sample of the prefills that come beside a decode, and its weights.
+
+        Free requests avoid those who are under way, and it is they who bring long prefills.
+        """
+        if arrivals.free is None:
+            return self._sample
+        share = float(arrivals.free.mean())
+        if not 0 < share < 1:
+            return self._sample
+        met = self.law.beside_free_ratio
+        weight = arrivals.free * (met / share) + (1 - arrivals.free) * ((1 - met) / (1 - share))
+        return condensed_weighted(work, weight, 24)
 
     # --- states -----------------------------------------------------------------------------
 
@@ -452,7 +470,7 @@ class LoadedInstance:
                 shortest = min(shortest, float(interval.min()))
                 longest = max(longest, float(interval.max()))
         return _StallLaw(
-            *self._sample, self.law.beside_rate_rps, shortest, longest, self._most_prefills[several]
+            *self._beside, self.law.beside_rate_rps, shortest, longest, self._most_prefills[several]
         )
 
     def _tpot_within(

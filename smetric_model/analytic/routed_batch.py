@@ -198,6 +198,8 @@ def routed_batch_law(
     last = full * full_rate
     norm = max(float(found.sum()) + last, 1e-300)
     met = float(tokens @ rates[:places]) / max(float(tokens.sum()), 1e-300)
+    free = float((tokens * rates[:places]) @ arrivals.free_at(present[:places] + arrivals.delayed))
+    free /= max(met * float(tokens.sum()), 1e-300)
     return BatchLaw(
         present=opened,
         full=full,
@@ -211,5 +213,6 @@ def routed_batch_law(
         busy_rate_rps=busy_rate,
         full_rate_rps=full_rate,
         beside_rate_rps=met * (1.0 - made_full) + made_full * full_rate,
+        beside_free_ratio=free,
         idle=float(weights[0] / total),
     )

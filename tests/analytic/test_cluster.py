@@ -253,3 +253,19 @@ def test_a_router_that_avoids_busy_engines_makes_them_wait_less():
         rate, np.full(200, 5.0), 0.05, Arrivals(factor + 1e-9 * np.arange(60), 0.0, factor * 0.1)
     )
     assert avoid.mean_wait_s() < 0.5 * plain.mean_wait_s()
+
+
+def test_long_prefills_that_avoid_the_busy_stall_them_less():
+    own, rate = instance(), 0.5 * instance().stability_rps
+    factor = np.linspace(1.4, 0.6, 60)
+    # the longest fifth of the prefills is free, and comes to idle instances alone
+    work = own.prefill_s(0.0)
+    free = (work >= np.quantile(work, 0.8)).astype(float)
+    limits = np.full(200, 5.0)
+    idle_only = np.append(1.0, np.zeros(59))
+    alike = own.at_rate(rate, limits, 0.03, Arrivals(factor))
+    same = own.at_rate(rate, limits, 0.03, Arrivals(factor, 0.0, None, np.full(60, 0.2), free))
+    apart = own.at_rate(rate, limits, 0.03, Arrivals(factor, 0.0, None, idle_only, free))
+    assert same.slo_probability().tpot == pytest.approx(alike.slo_probability().tpot, abs=0.02)
+    assert apart.slo_probability().tpot.mean() > same.slo_probability().tpot.mean() + 0.01
+    assert apart.tpot_quantiles_s([0.95])[0] < 0.9 * same.tpot_quantiles_s([0.95])[0]

@@ -10,6 +10,7 @@ from smetric_model.analytic.busy_periods import (
     bursty_queue,
     busy_period_counts,
     condensed,
+    condensed_weighted,
 )
 from smetric_model.analytic.queueing import (
     DiscreteWork,
@@ -191,6 +192,19 @@ def test_bursts_of_one_are_a_birth_death_queue(load, size):
         probabilities[:-1] / probabilities[:-1].sum(), rel=1e-9
     )
     assert bursts == pytest.approx(load * size * weights)
+
+
+@given(size=st.integers(1, 800), seed=st.integers(0, 99))
+def test_a_weighted_sample_is_as_if_values_came_as_often(size, seed):
+    rng = np.random.default_rng(seed)
+    work, often = rng.lognormal(0, 1.5, size), rng.integers(1, 5, size)
+    values, weights = condensed_weighted(work, often, 24)
+    repeated = np.repeat(work, often)
+    assert weights.sum() == pytest.approx(1)
+    assert values @ weights == pytest.approx(repeated.mean())
+    assert values.max() <= repeated.max() * (1 + 1e-12)
+    assert values**2 @ weights == pytest.approx((repeated**2).mean(), rel=0.06)
+    assert values**2 @ weights <= (repeated**2).mean() * (1 + 1e-9)
 
 
 @given(size=st.integers(1, 5000), seed=st.integers(0, 100))
