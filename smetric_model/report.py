@@ -14,6 +14,7 @@ from smetric_model.planning import words
 if TYPE_CHECKING:
     from smetric_model.designing import DesignPlan
     from smetric_model.planning import Plan
+    from smetric_model.scenario import Scenario
 
 __all__ = ["plan_page", "write_plan_report"]
 
@@ -119,7 +120,8 @@ def plan_page(plan: Plan | DesignPlan) -> str:
         plots=_plots(placement),
         slo=words.slo(placement),
         steps=_steps(placement),
-        scenario=_scenario(placement),
+        asked=plan.scenario,
+        scenario=_scenario(plan.scenario),
         assumptions=_ASSUMPTIONS,
         efficiencies=_efficiencies(placement),
         versions={"Python": platform.python_version()}
@@ -135,6 +137,7 @@ def plan_page(plan: Plan | DesignPlan) -> str:
 def _searched(search: DesignPlan) -> dict[str, Any]:
     """Return what the page shows of a search over designs."""
     from smetric_model.designing import rows as designs
+    from smetric_model.designing.words import advice
 
     done = [d for d in search.designs if not d.error]
     ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]
@@ -144,8 +147,11 @@ def _searched(search: DesignPlan) -> dict[str, Any]:
             reasons.setdefault(design.error.splitlines()[0], []).append(design.name)
     return {
         "answers": search.answers,
+        "advice": advice(search),
+        "given_instances": search.scenario.cluster.instances,
         "findings": search.findings,
         "columns": designs.design_columns(search),
+        "caption": designs.design_caption(search),
         "rows": [
             {
                 "name": d.name,
@@ -156,11 +162,10 @@ def _searched(search: DesignPlan) -> dict[str, Any]:
             for d in ordered
         ],
         "impossible": [(", ".join(names), reason) for reason, names in reasons.items()],
-        "unit": search.prices.unit,
         "prices": designs.price_rows(search.prices),
         "tries": designs.try_rows(search),
         "plots": _search_plots(search),
-        "seconds": ", ".join(f"{k} {words.duration(v)}" for k, v in search.seconds.items()),
+        "spent": designs.spent_text(search),
     }
 
 
@@ -309,13 +314,12 @@ def _steps(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _scenario(plan: Plan) -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
+def _scenario(scenario: Scenario) -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
     """Every key of the scenario by section: name, value, meaning, whether it is the default."""
     from pydantic import BaseModel
 
     top: list[tuple[str, str, str, bool]] = []
     sections = [("", top)]
-    scenario = plan.scenario
     for key, field in type(scenario).model_fields.items():
         value = getattr(scenario, key)
         if isinstance(value, BaseModel):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
-from smetric_model.cli.scenario_options import llm_changes
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -56,13 +56,11 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 
 
 @click.command("simulate")
-@click.argument(
-    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("scenario", required=False, type=ScenarioFile())
 @click.option("--policy", help="Routing policy.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to replay.")
+@click.option("--trace", type=TraceFile(), help="Trace to replay.")
 @click.option("--preset", help="Synthetic workload to replay.")
 @click.option("--llm", help="Catalog name, or path to a config.json.")
 @click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")

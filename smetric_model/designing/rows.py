@@ -16,10 +16,12 @@ __all__ = [
     "cost_text",
     "counted",
     "counted_units",
+    "design_caption",
     "design_cells",
     "design_columns",
     "price_rows",
     "rate_text",
+    "spent_text",
     "tried_text",
     "try_rows",
 ]
@@ -54,6 +56,21 @@ def rate_text(rate_rps: float | None) -> str:
     return f"{text} request/s" if text == "1" else f"{text} requests/s"
 
 
+def spent_text(plan: DesignPlan) -> str:
+    """Return how long a plan took, and with what: parts that add up to the whole, as shown.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    # in tenths of a second, cut off, so that what is left over is never negative
+    whole = round(10 * plan.elapsed_s)
+    parts = {what: int(10 * seconds) for what, seconds in plan.seconds.items() if what != "rest"}
+    parts["rest"] = whole - sum(parts.values())
+    shown = ", ".join(f"{what} {tenths / 10:.1f} s" for what, tenths in parts.items() if tenths)
+    return f"{whole / 10:.1f} s ({shown})" if shown else f"{whole / 10:.1f} s"
+
+
 def tried_text(tried: Try) -> str:
     """Return a simulated share with its interval.
 
@@ -86,9 +103,26 @@ def design_columns(plan: DesignPlan) -> list[str]:
     ----------
     plan : DesignPlan
     """
-    first = "instances" if plan.goal == "instances" else "requests/s"
+    first = "closed form" if plan.goal == "instances" else "requests/s"
     cost = ["cost/h"] if plan.prices.given else ["GPUs"]
     return [first, "simulated", *cost, "per M tokens", "TTFT P90"]
+
+
+def design_caption(plan: DesignPlan) -> str:
+    """Return how the table of designs is to be read.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    unit = plan.prices.unit
+    if plan.goal == "capacity":
+        return f"costs in {unit}; requests/s and TTFT by the closed form"
+    text = f"instances by the closed form and simulated; costs in {unit}; TTFT by the closed form"
+    if plan.seeds:
+        text += "; (in brackets) at the closed form's instances: compare with the others' column"
+        text += " of the closed form, not with their costs"
+    return text
 
 
 def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
@@ -113,11 +147,15 @@ def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
         else f"{number(design.number('rate_rps'))}"
     )
     cost = "–" if design.bill is None else number(design.bill.total)
+    tokens = "–" if design.costs is None else number(design.costs.total)
+    if plan.seeds and plan.goal == "instances" and design.source != "simulated":
+        # at the closed form's number: not to be held against costs at simulated ones
+        cost, tokens = (text if text == "–" else f"({text})" for text in (cost, tokens))
     return [
         first,
         simulated,
         cost,
-        "–" if design.costs is None else number(design.costs.total),
+        tokens,
         duration(design.number("ttft_p90_s")),
     ]
 

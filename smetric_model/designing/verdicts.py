@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from smetric_model.designing.results import DesignPlan, DesignResult
+from smetric_model.designing.results import Compared, DesignResult
 
 __all__ = [
     "GAP",
@@ -122,12 +122,12 @@ def instances_by(design: DesignResult, source: Source) -> int | None:
     return check.instances if check is not None and check.complete else None
 
 
-def closed_form_gap(plan: DesignPlan) -> int:
+def closed_form_gap(plan: Compared) -> int:
     """Return how far the closed form's instances are from simulated ones, at least 1.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
     """
     pairs = [(instances_by(d, "closed form"), instances_by(d, "simulated")) for d in plan.designs]
     apart = [abs(c - s) for c, s in pairs if c is not None and s is not None]
@@ -136,12 +136,12 @@ def closed_form_gap(plan: DesignPlan) -> int:
     return max(1, int(GAP * (plan.given.closed_form_instances or 0)))
 
 
-def difference(plan: DesignPlan, design: DesignResult, source: Source) -> Difference | None:
+def difference(plan: Compared, design: DesignResult, source: Source) -> Difference | None:
     """Compare a design's instances with the given one's.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
     design : DesignResult
     source : {"simulated", "closed form"}
 
@@ -168,14 +168,14 @@ def _reach(design: DesignResult, down: bool) -> int:
     return 0 if end is None else abs(check.instances - end)
 
 
-def savings(plan: DesignPlan, source: Source) -> Sequence[Saving]:
+def savings(plan: Compared, source: Source) -> Sequence[Saving]:
     """Return what the other designs cost beside the given one, by one source, cheapest first.
 
     Those whose saving shows stand before the others.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
         With the goal of instances.
     source : {"simulated", "closed form"}
     """

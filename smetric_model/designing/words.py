@@ -11,7 +11,7 @@ from smetric_model.designing.worth import what_moves, what_optimal, what_tokens,
 from smetric_model.planning.words import number, percent
 from smetric_model.tuning.sizing import with_instances
 
-__all__ = ["answers"]
+__all__ = ["advice", "answers"]
 
 
 def answers(plan: DesignPlan) -> tuple[Answer, ...]:
@@ -53,11 +53,33 @@ def _hardware(plan: DesignPlan, count: int, result: DesignResult) -> str:
         gpus += f" on {counted(nodes, 'node')}"
     if engine.tp > 1:
         gpus += f" ({counted(count, 'instance')} of {engine.tp})"
-    row = result.row
-    if result.scenario.cluster.serving == "disaggregated" and row.get("prefill_instances"):
-        share = row["prefill_instances"] / row["instances"]
-        gpus += f" ({percent(share, 0)} of them for prefill)"
+    sized = with_instances(result.scenario, count).cluster
+    if sized.serving == "disaggregated":
+        gpus += f" ({sized.prefill_instances} instances prefill, {sized.decode_instances} decode)"
     return gpus
+
+
+def advice(plan: DesignPlan) -> str:
+    """Return the recommended design with its hardware in a few words.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    design = plan.advised
+    if design.instances is None:
+        return "nothing: no design compared does it"
+    count = design.instances if plan.goal == "instances" else int(design.number("instances"))
+    what = "as given" if design is plan.given else design.name
+    return f"{_hardware(plan, count, design)}, {what}"
+
+
+def _instead(plan: DesignPlan) -> str:
+    """Say what is recommended where that is not the given design."""
+    design = plan.advised
+    if design is plan.given or design.instances is None:
+        return ""
+    return f" Recommended in its place: {advice(plan)} ({design.source})."
 
 
 def _rate(plan: DesignPlan) -> str:
@@ -76,7 +98,7 @@ def _how_many(plan: DesignPlan) -> Answer:
         return Answer(
             question,
             f"{_hardware(plan, closed, given)} for {aim}, as given otherwise"
-            f" ({percent(given.number('within_slo_ratio'))} with so many).",
+            f" ({percent(given.number('within_slo_ratio'))} with so many).{_instead(plan)}",
             "closed form",
             "not simulated",
         )
@@ -88,7 +110,7 @@ def _how_many(plan: DesignPlan) -> Answer:
         return Answer(
             question,
             f"The closed form says {_hardware(plan, closed, given)} for {aim}, and simulation does"
-            f" not confirm it{best}.",
+            f" not confirm it{best}.{_instead(plan)}",
             f"closed form; simulated, {len(plan.seeds)} seeds",
             "not simulated"
             if at is not None and at.error
@@ -113,7 +135,7 @@ def _how_many(plan: DesignPlan) -> Answer:
             f". From {check.high * tp} on the whole interval over seeds is above {wanted}: build"
             " that many if the share must hold"
         )
-    text += f". The scenario has {plan.scenario.cluster.instances * tp}."
+    text += f". The scenario has {plan.scenario.cluster.instances * tp}.{_instead(plan)}"
     return Answer(
         question,
         text,
@@ -136,7 +158,7 @@ def _how_much(plan: DesignPlan) -> Answer:
         text += f". Simulation at that rate finds {tried_text(given.check.at)} within SLO"
         if given.check.instances is None:
             text += ", less than asked: the true capacity is lower"
-    return Answer("How much can this cluster serve?", text + ".", source)
+    return Answer("How much can this cluster serve?", f"{text}.{_instead(plan)}", source)
 
 
 def _nothing(plan: DesignPlan) -> Answer:
@@ -149,5 +171,7 @@ def _nothing(plan: DesignPlan) -> Answer:
     if isinstance(share, float):
         text += f"; at best {percent(share)} meet it"
     return Answer(
-        f"How many {plan.scenario.engine.gpu}?", f"{text}: {plan.given.error}.", "closed form"
+        f"How many {plan.scenario.engine.gpu}?",
+        f"{text}: {plan.given.error}.{_instead(plan)}",
+        "closed form",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from smetric_model.designing.candidates import TIER, only
 from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
-from smetric_model.designing.rows import cost_text, counted, counted_units
+from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
     GAP,
     NOTHING,
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["needed_instances", "what_moves", "what_optimal", "what_tokens", "worth_it"]
 
 _NONE = 0.05  # GPUs: a smaller difference is called nothing
+_NONE_RATIO = 0.005  # of the GPUs: no closer are the closed form's rounds to their end
 _SMALL = 0.05  # change of the answer that is only named
+_DEAR = 1.25  # times the instances from which on a larger share is explained
 
 
 # --- tier and link --------------------------------------------------------------------------------
@@ -55,6 +57,10 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
         parts.append(_more(plan, more, simulated.get(more.to_value)))
     if less is not None:
         parts.append(_less(plan, less))
+        none = steps[0]
+        if none.from_value == 0 and none is not less:
+            cost = counted_units(none.from_gpus - less.to_gpus, "GPU", 2)
+            parts.append(f"None at all costs {cost}")
     source = "closed form, between whole instances"
     if simulated:
         texts = [f"{apart.other} with {_size(key, value)}" for value, apart in simulated.items()]
@@ -103,30 +109,36 @@ def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str
         if math.isfinite(step.cost):
             verdict = "Yes" if step.worth > step.cost else "No"
     text = f"{verdict}: {_size(step.key, step.to_value)} ({number(step.units)} {unit} more in all)"
-    if abs(saved) <= _NONE:
+    nothing = _nothing(step)
+    if nothing:
         text += " saves nothing by the closed form"
     elif saved > 0:
         each = f"{number(step.saved_per_unit, 2)} GPU per {unit}"
         text += f" saves {counted_units(saved, 'GPU', 2)} by the closed form, {each}"
     else:
         text += f" needs {counted_units(-saved, 'GPU', 2)} more by the closed form"
-    if abs(saved) > _NONE and not shows:
+    if not nothing and not shows:
         text += f": {NOTHING}"
     if math.isfinite(step.cost):
         text += f"; it costs {cost_text(plan, step.cost)} an hour"
         if fewer:
             text += f" and is worth {cost_text(plan, max(step.worth, 0.0))}"
-    elif fewer and saved > _NONE:
+    elif fewer and saved > 0 and not nothing:
         price = f"{number(step.break_even, 2)} of what a GPU does"
         text += f"; it pays where a {unit} costs less than {price}"
     return text
+
+
+def _nothing(step: Marginal) -> bool:
+    """Whether what is saved is no more than the closed form's own roughness."""
+    return abs(step.saved_gpus) <= max(_NONE, _NONE_RATIO * step.from_gpus)
 
 
 def _less(plan: DesignPlan, step: Marginal) -> str:
     """Say what the next smaller value costs."""
     value, saved = _size(step.key, step.from_value), step.saved_gpus
     text = f"{value[:1].upper()}{value[1:]} ({number(step.units)} {_unit(step)} less)"
-    if abs(saved) <= _NONE:
+    if _nothing(step):
         return f"{text} costs nothing"
     # with less of it fewer instances may come out: that is no advice
     text += f" costs {counted_units(saved, 'GPU', 2)}" if saved > 0 else " costs nothing more"
@@ -142,7 +154,9 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     if best is None:
         return None
     parts = []
-    router, fewest = policy_name(plan.scenario.router.policy), best.fewest
+    design, fewest = plan[best.design], best.fewest
+    assert design.scenario is not None
+    router = policy_name(design.scenario.router.policy)
     if fewest is not None:
         parts.append(_spare(best, fewest, router))
     on = "this one" if best.instances == 1 else f"these {best.instances}"
@@ -164,7 +178,7 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     parts += [share, carried[:1].upper() + carried[1:]]
     return Answer(
         "How far from optimal is it?",
-        ". ".join(parts) + ".",
+        _of(plan, ". ".join(parts) + "."),
         "bound (linear programs); simulated, one seed",
         "a bound need not be attainable: it shares all work between all instances"
         + ("" if best.exact else "; some program was not solved to its optimum, so it is weaker"),
@@ -191,7 +205,8 @@ def _spare(best: Optimum, fewest: int, router: str) -> str:
 
 def what_tokens(plan: DesignPlan) -> Answer | None:
     """Say what a million tokens of each class cost; None where nothing can be billed."""
-    costs, bill = plan.given.costs, plan.given.bill
+    design = plan.advised
+    costs, bill = design.costs, design.bill
     if costs is None or bill is None:
         return None
 
@@ -209,7 +224,7 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
         text += f", with {counted_units(bill.total, 'GPU')}"
     return Answer(
         "What do tokens cost?",
-        f"{text}.",
+        _of(plan, f"{text}."),
         "closed form",
         "GPU time by class of token from the step model, idle time in proportion; NICs by bytes"
         " moved, the tier's memory to reused tokens; the classes add up to the whole bill",
@@ -218,7 +233,7 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
 
 def what_moves(plan: DesignPlan) -> Answer | None:
     """Say which assumption moves the answer; None without sensitivities."""
-    if not plan.sensitivities or plan.given.instances is None:
+    if not plan.sensitivities:
         return None
     needed = needed_instances(plan)
     by_key: dict[str, list[Sensitivity]] = {}
@@ -234,7 +249,7 @@ def what_moves(plan: DesignPlan) -> Answer | None:
             f"{pair[0].parameter} "
             + ", ".join(f"{m.change} → {_change(m.instances, needed)}" for m in pair)
         )
-    text = "Instances needed with one assumption changed: " + "; ".join(large)
+    text = _ends(plan) + "Instances needed with one assumption changed: " + "; ".join(large)
     if small:
         text += f". By less than {percent(_SMALL, 0)}: {', '.join(small)}"
     elastic = {
@@ -244,15 +259,44 @@ def what_moves(plan: DesignPlan) -> Answer | None:
     }
     if elastic:
         most = sorted(elastic, key=lambda name: -abs(elastic[name]))[:3]
-        text += ". Elasticity of capacity: " + ", ".join(
-            f"{name} {_signed(elastic[name])}" for name in most
+        text += ". Capacity per 1% more (elasticity): " + ", ".join(
+            f"{name} {_signed(elastic[name])}%" for name in most
         )
     return Answer(
         "What would move the answer?",
-        text + ".",
+        _of(plan, text + "."),
         "closed form",
-        "one at a time, at the given design; fractions of an instance by what it then attains",
+        "one at a time, at the recommended design and its instances: where these attain less, more"
+        " are needed in proportion",
     )
+
+
+def _of(plan: DesignPlan, text: str) -> str:
+    """Name the design that a text is about where it is not the given one."""
+    return text if plan.advised is plan.given else f"Of {plan.recommended}: {text}"
+
+
+def _ends(plan: DesignPlan) -> str:
+    """Say what ends the capacity, without which the changes cannot be understood."""
+    limit = plan.limit
+    if limit is None:
+        return ""
+    wanted = plan.scenario.slo.attainment
+    if limit.saturated:
+        return (
+            f"The cluster saturates while {percent(limit.within_slo_ratio)} are still within SLO:"
+            " the SLO does not limit it, and other SLOs change little. "
+        )
+    text = (
+        f"The share within SLO ends the capacity: {percent(limit.idle_within_slo_ratio)} where"
+        f" nothing waits, {percent(wanted, 0)} at {rate_text(limit.rate_rps)}"
+    )
+    if any(
+        m.key == "slo.attainment" and m.instances > _DEAR * needed_instances(plan)
+        for m in plan.sensitivities
+    ):
+        text += " (the nearer a share is to the first, the emptier instances have to be)"
+    return f"{text}. "
 
 
 def needed_instances(plan: DesignPlan) -> float:

@@ -21,6 +21,7 @@ __all__ = [
     "capacity_rows",
     "details",
     "duration",
+    "engine",
     "fetch_rows",
     "headline",
     "limit_of",
@@ -154,12 +155,21 @@ def unservable(plan: Plan) -> str:
 
 def headline(plan: Plan) -> str:
     """Return what is served on what."""
-    instance, cluster = plan.instance, plan.scenario.cluster
+    return _served(plan, f"{_count(plan.scenario.cluster.instances, 'instance')} of ")
+
+
+def engine(plan: Plan) -> str:
+    """Return what is served on instances of what, however many."""
+    return _served(plan, "instances of ")
+
+
+def _served(plan: Plan, of: str) -> str:
+    instance = plan.instance
     gpus = f"{instance['tp']} x {instance['gpu']}"
     return (
         f"{instance['llm']} ({instance['weight_dtype']} weights, {instance['kv_dtype']} KV) on"
-        f" {_count(cluster.instances, 'instance')} of {gpus} ({instance['engine']}),"
-        f" KV pool {_tokens(instance['local_tier_tokens'])} tokens each"
+        f" {of}{gpus} ({instance['engine']}), KV pool"
+        f" {_tokens(instance['local_tier_tokens'])} tokens each"
     )
 
 

@@ -14,6 +14,7 @@ from smetric_model.designing.choices import cheaper, which_policy
 from smetric_model.designing.marginals import marginals
 from smetric_model.designing.optimum import fewest_by_volume
 from smetric_model.designing.prices import bill_of
+from smetric_model.designing.recommended import cheapest_of, recommended_of
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Goal, Optimum
 from smetric_model.designing.rows import counted_units, rate_text
 from smetric_model.designing.verdicts import NOTHING, closed_form_gap, difference
@@ -23,13 +24,6 @@ from smetric_model.scenario import Scenario
 from smetric_model.tuning.sizing import with_instances
 
 TIER = "global_tier.bytes_per_node"
-
-
-class Placed:
-    """As much of a placement as the answers look at."""
-
-    def __init__(self, rate_rps: float):
-        self.rate_rps = rate_rps
 
 
 def scenario(nodes_of: int = 2) -> Scenario:
@@ -84,14 +78,17 @@ def planned(
     return DesignPlan(
         scenario=scenario(),
         goal=goal,
-        placement=Placed(rate_rps),  # type: ignore[arg-type]
+        placement=None,  # type: ignore[arg-type]
         space=DesignSpace({}),
         prices=prices or Prices(),
         designs=designs,
-        best=designs[0].name,
+        recommended=recommended_of(designs, goal, some),
+        cheapest=cheapest_of(designs, goal, some),
+        rate_rps=rate_rps,
         tuning=None,
         marginals=marginals(designs, goal, prices or Prices()),
         optimum=optimum,
+        limit=None,
         sensitivities=(),
         answers=(),
         findings=(),
@@ -115,9 +112,9 @@ def test_policies_are_compared_by_the_same_source() -> None:
         policy("bailian", 21, simulated(18, 21)),
     )
     text = said(which_policy(plan))
-    assert f"Simulated, instances by policy: SMetric 18, Bailian 18: {NOTHING}" in text
-    closed = "By the closed form, instances by policy: SMetric 21, LMetric 21, Bailian 21"
-    assert f"{closed}: {NOTHING}" in text
+    assert text.startswith(f"SMetric will do: {NOTHING} to LMetric, Bailian.")
+    both = "simulated and (closed form): SMetric 18 (21), LMetric – (21), Bailian 18 (21)"
+    assert both in text
     assert "costs up to" not in text
     assert "LMetric 18" not in text
 
@@ -128,7 +125,8 @@ def test_a_policy_that_is_really_worse_is_named() -> None:
         policy("lmetric", 26, simulated(25, 26)),
         policy("bailian", 18, simulated(19, 18)),
     )
-    assert f"LMetric needs 7 more; otherwise {NOTHING}" in said(which_policy(plan))
+    text = said(which_policy(plan))
+    assert text.startswith(f"SMetric will do: {NOTHING} to Bailian; LMetric needs 7 more.")
 
 
 def test_one_instance_never_shows() -> None:
@@ -174,7 +172,10 @@ def test_cheaper_and_policy_agree(other: int, yes: bool) -> None:
     cheap, which = said(cheaper(plan)), said(which_policy(plan))
     assert cheap.startswith("Yes" if yes else "No")
     assert (NOTHING in which) is not yes
-    assert ("less)" in cheap) is yes
+    assert which.startswith("Load balance needs 4 fewer instances than SMetric") is yes
+    # what is cheaper by a difference that shows is what is recommended
+    assert plan.recommended == ("load-balance" if yes else "as given")
+    assert ("in its place" in answers(plan)[0].text) is yes
 
 
 def test_what_only_the_closed_form_finds_is_no_yes() -> None:
@@ -184,7 +185,7 @@ def test_what_only_the_closed_form_finds_is_no_yes() -> None:
     assert said(cheaper(seen)).startswith("No")
     unseen = planned(given, policy("bailian", 18, simulated(18, 18)), policy("lmetric", 12))
     assert said(cheaper(unseen)).startswith("Perhaps")
-    assert "LMetric needs 6 fewer" in said(which_policy(unseen))
+    assert "by the closed form alone LMetric 6 fewer (not simulated)" in said(which_policy(unseen))
     assert "not simulated" in said(cheaper(unseen))
 
 
