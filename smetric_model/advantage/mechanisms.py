@@ -136,7 +136,7 @@ def _value(hits: Solved, fetch: Solved, load: Solved) -> float:
         own,
         np.asarray(slo.ttft_s(mixed.prompt), dtype=float),
         slo.tpot_s,
-        load.cluster._arrivals(load.state.routed, instance, _with_freedom(mixed, load.state.mixed)),
+        load.cluster._arrivals(load.state.routed, instance, mixed.is_free),
     )
     both = loaded.slo_probability().both
     rows, demand = cluster.work.rows, cluster.demand
@@ -157,16 +157,3 @@ def _with_fetch_times(mixed: Mixed, other: Mixed) -> Mixed:
     at = np.linspace(0, theirs.size - 1, mine.size).round().astype(int)
     times[mine] = other.fetch_s[theirs[at]]
     return mixed._replace(fetch_s=times)
-
-
-def _with_freedom(mixed: Mixed, other: Mixed) -> Mixed:
-    """Let those go anywhere who compute as much as those who may elsewhere, by rank."""
-    if mixed is other:
-        return mixed
-    mine, theirs = (
-        np.argsort(m.prompt - m.local - m.fetched, kind="stable") for m in (mixed, other)
-    )
-    free = np.empty_like(mixed.free)
-    at = np.linspace(0, theirs.size - 1, mine.size).round().astype(int)
-    free[mine] = other.free[theirs[at]]
-    return mixed._replace(free=free)

@@ -36,19 +36,20 @@ class Arrivals:
     busy_factor : ndarray, shape (levels,), optional
         The same as ``factor`` while a prefill runs, where the router avoids that; an instance that
         prefills has got its last request just now, and others are next in turn.
-    free_ratio : ndarray, shape (levels,), optional
-        Of the arrivals at each load, the share that may go anywhere, and so comes where little is
-        under way.
-    free : ndarray, shape (n,), optional
-        P(such a one) of each request of the instance's mix.  Free requests bring most of the
-        prefill work, so that what comes beside others is lighter than the mix.
+    free_ratio, busy_free_ratio : ndarray, shape (levels,), optional
+        Share of the arrivals at each load that could have gone anywhere (first turns, follow-ups
+        without a home), and the same while a prefill runs.
+    is_free : ndarray of bool, shape (n,), optional
+        Which requests of the instance's mix these are.  They compute more than those that come
+        back to their context, and go where little is under way.
     """
 
     factor: FloatArray
     delayed: float = 0.0
     busy_factor: FloatArray | None = None
     free_ratio: FloatArray | None = None
-    free: FloatArray | None = None
+    busy_free_ratio: FloatArray | None = None
+    is_free: NDArray[np.bool_] | None = None
 
     @property
     def is_poisson(self) -> bool:
@@ -68,18 +69,21 @@ class Arrivals:
         levels = np.arange(factor.size)
         return np.asarray(np.interp(np.asarray(load, dtype=float), levels, factor))
 
-    def free_at(self, load: ArrayLike) -> FloatArray:
-        """Return the share of free requests among the arrivals at loads; 0 where unknown.
+    def free_at(self, load: ArrayLike, prefilling: bool = False) -> FloatArray:
+        """Return the share of free arrivals at loads; all alike where nothing is known of them.
 
         Parameters
         ----------
         load : array_like of float
             Loads.
+        prefilling : bool
+            Whether a prefill runs.
         """
-        where = np.asarray(load, dtype=float)
-        if self.free_ratio is None:
-            return np.zeros(where.shape)
-        return np.asarray(np.interp(where, np.arange(self.free_ratio.size), self.free_ratio))
+        share = self.busy_free_ratio if prefilling else self.free_ratio
+        at = np.asarray(load, dtype=float)
+        if share is None:
+            return np.ones(at.shape)
+        return np.asarray(np.interp(at, np.arange(share.size), share))
 
     def at(self, load: ArrayLike) -> FloatArray:
         """Return ``m`` at loads that need not be whole.

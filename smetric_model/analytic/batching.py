@@ -394,7 +394,6 @@ class ColocatedInstance:
             busy_rate_rps=rate_rps,
             full_rate_rps=rate_rps,
             beside_rate_rps=rate_rps,
-            beside_free_ratio=0.0,
             idle=float(weights[0] / total),
         )
 

@@ -83,8 +83,8 @@ class Mixed(NamedTuple):
         Hit in the instance's own memory; fetched; what could have been fetched [tokens].
     fetch_s : ndarray
         Time of each fetch [s].
-    free : ndarray
-        P(it was free to go to any instance).
+    is_free : ndarray of bool
+        Whether it lands elsewhere than at a home.
     """
 
     prompt: FloatArray
@@ -93,7 +93,7 @@ class Mixed(NamedTuple):
     fetched: FloatArray
     potential: FloatArray
     fetch_s: FloatArray
-    free: FloatArray
+    is_free: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,25 +298,8 @@ class ColocatedCluster:
         )
         fetched = np.where(self.work.lots[: picked.size] < fetches.made_ratio, potential, 0.0)
         fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
-        free = self._free(hits, guess.rule.stay_without)[picked]
-        return Mixed(prompt, output, here, fetched, potential, fetch_s, free), fetches, reach
-
-    def _free(self, hits: LocalHits, stay_without: float) -> FloatArray:
-        """P(free to go anywhere) of those that stay and find all, stay and find less, and land.
-
-        One whose home lost its context may find just that instance the least loaded.
-        """
-        back = hits.refused_each * stay_without
-        less = np.maximum(hits.stay - hits.whole, 0.0)
-        in_less = np.minimum(back, less)
-        in_whole = np.minimum(back - in_less, hits.whole)
-        return np.concatenate(
-            (
-                in_whole / np.maximum(hits.whole, 1e-12),
-                in_less / np.maximum(less, 1e-12),
-                np.ones(hits.stay.size),
-            )
-        )
+        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, picked >= 2 * n)
+        return mixed, fetches, reach
 
     def _host_s(self, prompt: FloatArray) -> FloatArray:
         return np.asarray(host_time_s(self.demand.instance, prompt, self.fitted))
@@ -491,7 +474,7 @@ class ColocatedCluster:
                 stable = False
             if routed is None:
                 break
-            arrivals = self._arrivals(routed, instance, mixed)
+            arrivals = self._arrivals(routed, instance, mixed.is_free)
             loaded = instance.at_rate(
                 bearable,
                 np.asarray(self.scenario.slo.ttft_s(mixed.prompt), dtype=float),
@@ -553,7 +536,9 @@ class ColocatedCluster:
                 continue
         return None
 
-    def _arrivals(self, routed: Stickiness, instance: ColocatedInstance, mixed: Mixed) -> Arrivals:
+    def _arrivals(
+        self, routed: Stickiness, instance: ColocatedInstance, is_free: NDArray[np.bool_]
+    ) -> Arrivals:
         own = routed.cluster.rate_per_instance_rps
         births = routed.birth_rate_rps
         law = routed.load_law
@@ -561,13 +546,15 @@ class ColocatedCluster:
         last = int(np.flatnonzero(law > 1e-9)[-1])
         factor = births[: last + 1] / own
         free = self._free_ratio(routed)[: last + 1]
-        avoided = self._avoided(routed, instance)
+        sticky, other = self._avoided(routed, instance)
+        busy = (1 - free) * sticky + free * other
         return Arrivals(
             factor,
             own * float(instance.mix.before_prefill_s.mean()),
-            factor * ((1 - free) * avoided[0] + free * avoided[1]),
+            factor * busy,
             free,
-            mixed.free,
+            free * other / np.maximum(busy, 1e-300),
+            is_free,
         )
 
     def _free_ratio(self, routed: Stickiness) -> FloatArray:

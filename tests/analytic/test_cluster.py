@@ -245,6 +245,32 @@ def test_what_arrives_is_completed(load, steepness):
     assert law.mean_decoding <= law.mean_running
 
 
+@given(load=st.floats(0.1, 0.85), steepness=st.floats(0.2, 1.5))
+@settings(max_examples=8, deadline=None)
+def test_decodes_are_stalled_by_those_who_come_beside_them(load, steepness):
+    rate = load * instance().stability_rps
+    loads = np.arange(60.0)
+    long = instance().mix.prompt_tokens > np.quantile(instance().mix.prompt_tokens, 0.7)
+    factor = np.exp(-0.1 * loads)
+    limits = np.full(200, 5.0)
+
+    def tail(free_ratio, is_free):
+        arrivals = Arrivals(factor, 0.0, 0.9 * factor, free_ratio, free_ratio, is_free)
+        loaded = instance().at_rate(rate, limits, 0.05, arrivals)
+        for kinds in (loaded.law.beside_kinds, loaded.law.busy_kinds):
+            assert min(kinds) >= 0
+        return loaded.law.beside_kinds, loaded.tpot_quantiles_s([0.99])[0]
+
+    # free requests, which are long, go where nobody decodes
+    free_ratio = np.exp(-steepness * loads)
+    (sticky, free), shorter = tail(free_ratio, long)
+    assert free < 1 < sticky
+    assert shorter <= tail(free_ratio, ~long)[1]
+    # where all are alike at every load, nothing is told apart
+    assert tail(np.full(60, 0.3), long)[0] == pytest.approx((1.0, 1.0))
+    assert tail(np.ones(60), long)[0] == (1.0, 1.0)
+
+
 def test_a_router_that_avoids_busy_engines_makes_them_wait_less():
     rate = 0.6 * instance().stability_rps
     factor = np.ones(60)
@@ -253,19 +279,3 @@ def test_a_router_that_avoids_busy_engines_makes_them_wait_less():
         rate, np.full(200, 5.0), 0.05, Arrivals(factor + 1e-9 * np.arange(60), 0.0, factor * 0.1)
     )
     assert avoid.mean_wait_s() < 0.5 * plain.mean_wait_s()
-
-
-def test_long_prefills_that_avoid_the_busy_stall_them_less():
-    own, rate = instance(), 0.5 * instance().stability_rps
-    factor = np.linspace(1.4, 0.6, 60)
-    # the longest fifth of the prefills is free, and comes to idle instances alone
-    work = own.prefill_s(0.0)
-    free = (work >= np.quantile(work, 0.8)).astype(float)
-    limits = np.full(200, 5.0)
-    idle_only = np.append(1.0, np.zeros(59))
-    alike = own.at_rate(rate, limits, 0.03, Arrivals(factor))
-    same = own.at_rate(rate, limits, 0.03, Arrivals(factor, 0.0, None, np.full(60, 0.2), free))
-    apart = own.at_rate(rate, limits, 0.03, Arrivals(factor, 0.0, None, idle_only, free))
-    assert same.slo_probability().tpot == pytest.approx(alike.slo_probability().tpot, abs=0.02)
-    assert apart.slo_probability().tpot.mean() > same.slo_probability().tpot.mean() + 0.01
-    assert apart.tpot_quantiles_s([0.95])[0] < 0.9 * same.tpot_quantiles_s([0.95])[0]

@@ -10,7 +10,6 @@ from smetric_model.analytic.busy_periods import (
     bursty_queue,
     busy_period_counts,
     condensed,
-    condensed_weighted,
 )
 from smetric_model.analytic.queueing import (
     DiscreteWork,
@@ -181,6 +180,30 @@ def test_busy_period_means(load, seed):
     assert fine[0] == pytest.approx(np.exp(-rate * interval), abs=2e-3)
 
 
+def test_those_who_interrupt_may_be_others_than_those_who_come_meanwhile():
+    rng = np.random.default_rng(5)
+    work, share = np.array([0.2, 1.5]), np.array([0.8, 0.2])
+    first, first_share = np.array([0.5, 3.0]), np.array([0.6, 0.4])
+    rate, first_rate, interval = 1.1, 0.3, 4.0
+    law = BusyPeriods(
+        work, share, rate, 80.0, points=1 << 12, first=(first, first_share, first_rate)
+    )
+    cdf = law.delay_cdf(interval)
+    delays = np.zeros(20_000)
+    for i in range(delays.size):
+        left = rng.choice(first, rng.poisson(first_rate * interval), p=first_share).sum()
+        while left > 0:  # the works of those who come during it, generation by generation
+            delays[i] += left
+            left = rng.choice(work, rng.poisson(rate * left), p=share).sum()
+    mean = interval * first_rate * (first @ first_share) / (1 - rate * (work @ share))
+    assert (1 - cdf).sum() * law.step_s == pytest.approx(mean, rel=0.02)
+    for delay in (0.5, 3.0, 10.0, 25.0):
+        met = cdf[round(delay / law.step_s)]
+        assert (delays <= delay).mean() == pytest.approx(met, abs=0.015)
+    same = BusyPeriods(work, share, rate, 80.0, first=(work, share, rate)).delay_cdf(interval)
+    assert same == pytest.approx(BusyPeriods(work, share, rate, 80.0).delay_cdf(interval), abs=1e-6)
+
+
 @given(load=LOADS, size=st.integers(2, 60))
 def test_bursts_of_one_are_a_birth_death_queue(load, size):
     rates = np.arange(1.0, size + 1)
@@ -192,19 +215,6 @@ def test_bursts_of_one_are_a_birth_death_queue(load, size):
         probabilities[:-1] / probabilities[:-1].sum(), rel=1e-9
     )
     assert bursts == pytest.approx(load * size * weights)
-
-
-@given(size=st.integers(1, 800), seed=st.integers(0, 99))
-def test_a_weighted_sample_is_as_if_values_came_as_often(size, seed):
-    rng = np.random.default_rng(seed)
-    work, often = rng.lognormal(0, 1.5, size), rng.integers(1, 5, size)
-    values, weights = condensed_weighted(work, often, 24)
-    repeated = np.repeat(work, often)
-    assert weights.sum() == pytest.approx(1)
-    assert values @ weights == pytest.approx(repeated.mean())
-    assert values.max() <= repeated.max() * (1 + 1e-12)
-    assert values**2 @ weights == pytest.approx((repeated**2).mean(), rel=0.06)
-    assert values**2 @ weights <= (repeated**2).mean() * (1 + 1e-9)
 
 
 @given(size=st.integers(1, 5000), seed=st.integers(0, 100))
