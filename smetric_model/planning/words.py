@@ -117,7 +117,7 @@ def reusable(workload: dict[str, Any]) -> str:
     ratio = workload["ideal_reuse_ratio"]
     if ratio is None:
         return "reuse unknown, no block ids"
-    return f"{percent(ratio)} of prompt tokens reusable"
+    return f"{percent(ratio)} of prompt tokens reusable, from a cold start on"
 
 
 def duration(seconds: float | None) -> str:
