@@ -77,8 +77,7 @@ def test_plan_writes_one_object_and_the_table(small_scenario: Scenario, tmp_path
     assert result["scenario"]["cluster"]["instances"] == 16
     assert set(result["ends"]) == {"none", "tiers", "ideal"}
     assert table.stdout.startswith("recommended: ")
-    assert "
-unservable: 1 of 61 " in table.stdout
+    assert "\nunservable: 1 of 61 " in table.stdout
 
 
 @pytest.mark.parametrize(
