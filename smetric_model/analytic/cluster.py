@@ -363,10 +363,11 @@ class ColocatedCluster:
         added = self._unprefilled(instance) if self.policy.needs_unprefilled_tokens else None
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
-        evicted = None
+        evicted = lost = None
         if form is not None and self.work.follow_up_ratio > 0:
             follow = self._follow_ups(hits)
             evicted = min(hits.refused, 1.0)  # a sum of shares
+            lost = self._lost_by_class(hits)
         return stickiness(
             RoutedCluster(
                 instances=self.instances,
@@ -377,6 +378,7 @@ class ColocatedCluster:
                 think_time=think,
                 follow_ups=follow,
                 evicted_ratio=evicted,
+                evicted_by_class=lost,
                 load_unit_tokens=unit,
                 unprefilled=added,
                 resource="engine",
@@ -397,6 +399,13 @@ class ColocatedCluster:
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
         return self.work.think_time
+
+    def _lost_by_class(self, hits: LocalHits) -> FloatArray:
+        """Share of the follow-ups of each class of think time that the router refuses."""
+        belongs = self.work.think_classes
+        total = belongs.sum(axis=0)
+        lost = hits.refused_each[self.work.local.has_home] @ belongs
+        return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
 
     def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
         """Follow-ups whose home has their context, as the router sees them."""

@@ -246,12 +246,18 @@ def _space(file: Path | None, vary: tuple[str, ...]) -> DesignSpace | None:
 
 
 def _print(result: DesignPlan) -> None:
-    from smetric_model.designing.words import advice
+    from smetric_model.designing.hardware import advice
+    from smetric_model.designing.rows import balance_note
     from smetric_model.planning import words
 
     placement = result.placement
-    echo_wrapped(f"recommended: {advice(result)}")
+    if result.advised.instances is not None:
+        echo_wrapped(f"recommended: {advice(result)}")
+    else:
+        echo_wrapped("recommended: nothing, no design compared serves this within the SLO")
     echo_wrapped(f"unservable: {words.unservable(placement)}")
+    if words.beyond_context(placement):
+        echo_wrapped(f"beware: {words.beyond_context(placement)}")
     echo_wrapped(words.engine(placement))
     work = placement.workload
     own = work["trace_rate_rps"]
@@ -276,7 +282,7 @@ def _print(result: DesignPlan) -> None:
         for text in (*finding.words, *finding.notes):
             echo_wrapped(text)
     _print_designs(result)
-    _print_placement(placement, advice(result))
+    _print_placement(placement, advice(result), balance_note(result))
     click.echo()
     for note in (*result.notes, *placement.notes):
         echo_wrapped(f"note: {note}")
@@ -290,19 +296,23 @@ def _heading(text: str) -> None:
 
 
 def _print_designs(result: DesignPlan) -> None:
+    from smetric_model.designing.pools import far_more
     from smetric_model.designing.rows import design_caption, design_cells, design_columns
 
     done = [design for design in result.designs if not design.error]
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
-    print_table(
-        "Designs",
-        ["", *design_columns(result)],
-        [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
-    )
-    echo_wrapped(design_caption(result))
+    if done:
+        print_table(
+            "Designs",
+            ["", *design_columns(result)],
+            [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
+        )
+        echo_wrapped(design_caption(result))
     if len(done) > len(shown) + 1:
         echo_wrapped(f"{len(done) - len(shown) - 1} more designs; --out or --json gives all")
+    for line in far_more(result):
+        echo_wrapped(f"- {line}")
     reasons: dict[str, list[str]] = {}
     for design in result.designs:
         if design.error:
@@ -311,7 +321,7 @@ def _print_designs(result: DesignPlan) -> None:
         echo_wrapped(f"- not possible: {'; '.join(names)}: {reason}")
 
 
-def _print_placement(placement: Plan, cluster: str) -> None:
+def _print_placement(placement: Plan, cluster: str, note: str) -> None:
     from smetric_model.planning import words
 
     click.echo()
@@ -320,11 +330,11 @@ def _print_placement(placement: Plan, cluster: str) -> None:
         ["", *words.END_NAMES.values()],
         [_row(row) for row in words.capacity_rows(placement, needed=False)],
     )
-    echo_wrapped("A router that balances the load serves more within the SLO: the answers above.")
+    if note:
+        echo_wrapped(f"{note}.")
     click.echo()
     print_table(
-        f"KV tiers and links: {cluster}; {words.number(placement.tiers.rate_rps)} requests/s,"
-        " ideal reuse",
+        f"KV tiers and links: {cluster}; {_servable(placement)}, ideal reuse",
         ["", "demanded", "provisioned", "used"],
         [_row(row) for row in words.tier_rows(placement)],
     )
@@ -339,6 +349,13 @@ def _print_placement(placement: Plan, cluster: str) -> None:
         )
         slowest = words.number(placement.fetch.break_even_bytes_per_s / 1e9)
         echo_wrapped(f"- {placement.fetch.verdict}; slowest link worth using: {slowest} GB/s")
+
+
+def _servable(placement: Plan) -> str:
+    from smetric_model.designing.rows import rate_text
+
+    text = rate_text(placement.tiers.rate_rps)
+    return f"{text} that can be served" if placement.workload["unservable_ratio"] > 0 else text
 
 
 def _row(row: Row) -> list[str]:
