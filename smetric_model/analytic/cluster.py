@@ -35,7 +35,7 @@ from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.routed_cluster import RoutedCluster
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
@@ -57,10 +57,10 @@ _HELD = 0.98  # share of an instance's saturation at which the rounds go on if i
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _MOST_STEPS = 3_000  # of the mean field, all rounds together
-_ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
+#: change of a probability at which the mean field has come to rest, and in the first rounds
+_ROUTED, _ROUGHLY = 1e-6, 1e-4
 _PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that they come to rest,
 _OTHERS = 0.02  # unless so much more of the follow-ups stay
-_FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
 
 
 class Guess(NamedTuple):
@@ -212,6 +212,7 @@ class ColocatedCluster:
         self._steps_left = _MOST_STEPS
         self._picked: Picked | None = None
         self._scale = 1.0
+        self._exactness = _ROUTED
 
     def _first_guess(self, rate_rps: float) -> Guess:
         n = self.instances
@@ -354,7 +355,7 @@ class ColocatedCluster:
         follow = None
         evicted = None
         if form is not None and self.work.follow_up_ratio > 0:
-            follow = self._follow_ups(hits)
+            follow = self.work.follow_ups
             evicted = min(hits.refused, 1.0)  # a sum of shares
         return stickiness(
             RoutedCluster(
@@ -370,29 +371,13 @@ class ColocatedCluster:
                 resource="engine",
             ),
             start,
-            _ROUTED,
+            self._exactness,
             max(min(MOST_STEPS, self._steps_left), 1),
         )
 
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
         return self.work.think_time
-
-    def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
-        """Follow-ups whose home has their context, as the router sees them."""
-        local = self.work.local
-        rows = np.flatnonzero(local.has_home & (local.own[0] > local.shared))
-        if not rows.size:
-            rows = np.flatnonzero(local.has_home)
-        step = max(rows.size // _FOLLOW_UPS, 1)
-        order = rows[np.argsort(local.own[0, rows] / local.prompt[rows], kind="stable")]
-        at = order[step // 2 :: step]
-        return FollowUpHits(
-            local.prompt[at],
-            np.minimum(local.own[0, at], local.prompt[at]),
-            np.minimum(local.expected[at], local.prompt[at]),
-            np.minimum(local.shared[at], local.own[0, at]),
-        )
 
     # --- fixed point --------------------------------------------------------------------------
 
@@ -444,6 +429,7 @@ class ColocatedCluster:
             )
             if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
                 self._picked, picked_at = None, hits.mean_stay
+            self._exactness = _ROUTED if rounds > _PICKS else _ROUGHLY
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -474,7 +460,7 @@ class ColocatedCluster:
             change = _change(guess, new)
             if before is not None:  # the tiers, too, go on from their last answer
                 change = max(change, 2.0 * abs(hits.mean_stay - before.mean_stay))
-            if change < _SETTLED and rounds > 1:
+            if change < _SETTLED and rounds > _PICKS:
                 guess = new
                 break
             guess = secant.next(guess, new, change)
