@@ -353,10 +353,11 @@ class ColocatedCluster:
             unit = max(new * self._before_token, 1.0)
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
-        evicted = None
+        evicted = lost = None
         if form is not None and self.work.follow_up_ratio > 0:
             follow = self.work.follow_ups
             evicted = min(hits.refused, 1.0)  # a sum of shares
+            lost = self._lost_by_class(hits)
         return stickiness(
             RoutedCluster(
                 instances=self.instances,
@@ -367,6 +368,7 @@ class ColocatedCluster:
                 think_time=think,
                 follow_ups=follow,
                 evicted_ratio=evicted,
+                evicted_by_class=lost,
                 load_unit_tokens=unit,
                 resource="engine",
             ),
@@ -378,6 +380,13 @@ class ColocatedCluster:
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
         return self.work.think_time
+
+    def _lost_by_class(self, hits: LocalHits) -> FloatArray:
+        """Share of the follow-ups of each class of think time that the router refuses."""
+        belongs = self.work.think_classes
+        total = belongs.sum(axis=0)
+        lost = hits.refused_each[self.work.local.has_home] @ belongs
+        return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
 
     # --- fixed point --------------------------------------------------------------------------
 
@@ -609,7 +618,7 @@ class ColocatedCluster:
         pinned += self._shared_in_use
         stay = self._stay(routed, hits)
         return Guess(
-            self._rule(stay),
+            self._with_homes(self._rule(stay), routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -622,6 +631,17 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
+
+    def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """Tell the tiers how often a follow-up without a home goes there all the same."""
+        lost = min(hits.refused, 1.0)
+        guards = rule.needs_own or rule.least_hit_ratio is not None
+        if not guards or self.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
+            return rule
+        back = 1.0 - routed.migrated_evicted_ratio / lost
+        if not np.isfinite(back):
+            return rule
+        return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
 
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""

@@ -99,6 +99,7 @@ class Closure:
         self.loads = np.arange(self.levels, dtype=float)
         self.rule = rule_of(cluster, self.levels)
         self.evicted = self.rule.evicted
+        self.keeps = self._keeps()
         self.crowding: Crowding | None = None
         if cluster.frameworks is not None and self.n > 1 and self.rule.first_turn == "same rule":
             self.crowding = Crowding(cluster, self.levels)
@@ -147,6 +148,35 @@ class Closure:
         tilted = float(np.interp(mean, means, variances / means)) * mean
         linear = self.rate / slope if slope > 0 else np.inf
         return max(min(tilted, linear), 1e-9)
+
+    def _keeps(self) -> FloatArray:
+        """P(context at home | think-time class) ÷ its mean: those who think for long lose it."""
+        lost, weights = self.cluster.evicted_by_class, self.cluster.think_time.weights
+        kept = np.ones(weights.size) if lost is None else 1.0 - lost
+        mean = float(weights @ kept)
+        if self.evicted == 0 or mean <= 0:
+            return np.ones(weights.size)
+        return np.asarray(kept / mean)
+
+    def seen_by_evicted(self, field: Field, noise: LinearNoise) -> FloatArray:
+        """Law of the home's load at the arrival of a follow-up whose context is lost.
+
+        Those who come back at once, to a rewritten history, find that one request fewer is there;
+        those who have thought for long find what anybody finds.
+        """
+        lost, think = self.cluster.evicted_by_class, self.cluster.think_time
+        spread = noise.covariance[-1, -1]
+        if lost is None or self.follow_rate <= 0 or spread <= 0:
+            return field.seen
+        mean = float(think.weights @ lost)
+        if mean <= 0:
+            return field.seen
+        pull = float((think.rates_per_s * lost / mean) @ noise.covariance[:-1, -1]) / spread
+        rate = np.maximum(
+            self.follow_rate + pull * (self.loads - field.mean), 0.05 * self.follow_rate
+        )
+        law = field.law * rate
+        return np.asarray(law / law.sum())
 
     def start(self) -> FloatArray:
         """Law under load balancing: narrow, as a fixed point of two should be approached."""
@@ -273,7 +303,7 @@ class Closure:
                     (self.first_rate, self.follow_rate, self.evicted, leave),
                     (self.cluster.move_work_ratio, float(self.fixed_work is not None)),
                     self.n,
-                    (self._thinking, think.weights),
+                    (self._thinking, think.weights, self.keeps),
                     (field.mean, field.variance),
                 )
             )
@@ -293,7 +323,7 @@ class Closure:
         spread = noise.covariance[size, size]
         if not spread > 0:
             return 0.0
-        slope = float(self._thinking @ noise.covariance[:size, size]) / float(spread)
+        slope = float((self._thinking * self.keeps) @ noise.covariance[:size, size]) / float(spread)
         limit = self.follow_rate / max(mean, 1e-9)
         return min(max(slope, -20 * limit), limit)
 
@@ -361,9 +391,10 @@ class Closure:
         regression slopes under the load's law::
 
             dm_j = -γ_j m_j + α_j (1-q) µ' l
-            dl   = s̄ Σ γ_j m_j + (b' - µ') l          b' of the arrivals at fixed thinking
+            dl   = s̄ Σ k_j γ_j m_j + (b' - µ') l      b' of the arrivals at fixed thinking
 
-        and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j γ_j Cov(m_j, l) / Var l.
+        and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j k_j γ_j Cov(m_j, l) / Var l,
+        k_j from :meth:`_keeps`.
         """
         think, follow, gamma = self.cluster.think_time, self.follow_rate, self._thinking
         drift, noise, service = kernels.fluctuations(
@@ -373,7 +404,7 @@ class Closure:
             births,
             arrivals,
             completion,
-            (gamma, think.weights),
+            (gamma, think.weights, self.keeps),
             (field.mean, field.variance),
             (self.rate, follow),
         )

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    llm_changes,
+    slo_changes,
+    slo_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +48,8 @@ _OPERATIONS_SEEDS = 2  # simulated for the operational questions
 @click.option("--tp", type=click.IntRange(1), help="GPUs of an instance.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s to serve.")
+@click.option("--policy", help="Routing policy of the given design.")
+@slo_options
 @click.option("--space", type=_FILE, help="TOML file whose table [space] lists designs to compare.")
 @click.option(
     "--vary",
@@ -101,6 +109,7 @@ def command(
     tp: int | None,
     instances: int | None,
     rate: float | None,
+    policy: str | None,
     space: Path | None,
     vary: tuple[str, ...],
     prices: Path | None,
@@ -113,6 +122,7 @@ def command(
     jobs: int,
     out: Path | None,
     as_json: bool,
+    **slo: float | None,
 ) -> None:
     """How many GPUs a workload needs, which router, and what is worth its price.
 
@@ -150,9 +160,11 @@ def command(
         ("engine.tp", tp),
         ("cluster.instances", instances),
         ("workload.rate_rps", rate),
+        ("router.policy", policy),
     ):
         if value is not None:
             changes[key] = value
+    changes |= slo_changes(slo)
     asked = written.replace(**changes)
     wanted = _space(space, vary)
     money = None if prices is None else read_prices(prices)
@@ -246,12 +258,18 @@ def _space(file: Path | None, vary: tuple[str, ...]) -> DesignSpace | None:
 
 
 def _print(result: DesignPlan) -> None:
-    from smetric_model.designing.words import advice
+    from smetric_model.designing.hardware import advice
+    from smetric_model.designing.rows import balance_note
     from smetric_model.planning import words
 
     placement = result.placement
-    echo_wrapped(f"recommended: {advice(result)}")
+    if result.advised.instances is not None:
+        echo_wrapped(f"recommended: {advice(result)}")
+    else:
+        echo_wrapped("recommended: nothing, no design compared serves this within the SLO")
     echo_wrapped(f"unservable: {words.unservable(placement)}")
+    if words.beyond_context(placement):
+        echo_wrapped(f"beware: {words.beyond_context(placement)}")
     echo_wrapped(words.engine(placement))
     work = placement.workload
     own = work["trace_rate_rps"]
@@ -276,7 +294,7 @@ def _print(result: DesignPlan) -> None:
         for text in (*finding.words, *finding.notes):
             echo_wrapped(text)
     _print_designs(result)
-    _print_placement(placement, advice(result))
+    _print_placement(placement, advice(result), balance_note(result))
     click.echo()
     for note in (*result.notes, *placement.notes):
         echo_wrapped(f"note: {note}")
@@ -290,19 +308,23 @@ def _heading(text: str) -> None:
 
 
 def _print_designs(result: DesignPlan) -> None:
+    from smetric_model.designing.pools import far_more
     from smetric_model.designing.rows import design_caption, design_cells, design_columns
 
     done = [design for design in result.designs if not design.error]
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
-    print_table(
-        "Designs",
-        ["", *design_columns(result)],
-        [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
-    )
-    echo_wrapped(design_caption(result))
+    if done:
+        print_table(
+            "Designs",
+            ["", *design_columns(result)],
+            [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
+        )
+        echo_wrapped(design_caption(result))
     if len(done) > len(shown) + 1:
         echo_wrapped(f"{len(done) - len(shown) - 1} more designs; --out or --json gives all")
+    for line in far_more(result):
+        echo_wrapped(f"- {line}")
     reasons: dict[str, list[str]] = {}
     for design in result.designs:
         if design.error:
@@ -311,7 +333,7 @@ def _print_designs(result: DesignPlan) -> None:
         echo_wrapped(f"- not possible: {'; '.join(names)}: {reason}")
 
 
-def _print_placement(placement: Plan, cluster: str) -> None:
+def _print_placement(placement: Plan, cluster: str, note: str) -> None:
     from smetric_model.planning import words
 
     click.echo()
@@ -320,11 +342,11 @@ def _print_placement(placement: Plan, cluster: str) -> None:
         ["", *words.END_NAMES.values()],
         [_row(row) for row in words.capacity_rows(placement, needed=False)],
     )
-    echo_wrapped("A router that balances the load serves more within the SLO: the answers above.")
+    if note:
+        echo_wrapped(f"{note}.")
     click.echo()
     print_table(
-        f"KV tiers and links: {cluster}; {words.number(placement.tiers.rate_rps)} requests/s,"
-        " ideal reuse",
+        f"KV tiers and links: {cluster}; {_servable(placement)}, ideal reuse",
         ["", "demanded", "provisioned", "used"],
         [_row(row) for row in words.tier_rows(placement)],
     )
@@ -339,6 +361,13 @@ def _print_placement(placement: Plan, cluster: str) -> None:
         )
         slowest = words.number(placement.fetch.break_even_bytes_per_s / 1e9)
         echo_wrapped(f"- {placement.fetch.verdict}; slowest link worth using: {slowest} GB/s")
+
+
+def _servable(placement: Plan) -> str:
+    from smetric_model.designing.rows import rate_text
+
+    text = rate_text(placement.tiers.rate_rps)
+    return f"{text} that can be served" if placement.workload["unservable_ratio"] > 0 else text
 
 
 def _row(row: Row) -> list[str]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    llm_changes,
+    slo_changes,
+    slo_options,
+)
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -52,7 +58,14 @@ _KEYS = {
 }
 
 
-_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
+#: resource -> what its utilisation is a share of
+_RESOURCES = {
+    "compute": "time with a step running",
+    "kv": "KV pool held by running requests",
+    "nic_in": "NICs in",
+    "nic_out": "NICs out",
+    "pcie": "PCIe",
+}
 
 
 @click.command("simulate")
@@ -106,6 +119,7 @@ _RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
 @click.option(
     "--peer-fetch/--no-peer-fetch", default=None, help="Whether KV may come from other instances."
 )
+@slo_options
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
@@ -240,6 +254,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     for option, key in _KEYS.items():
         if given[option] is not None:
             changes[key] = given[option]
+    changes |= slo_changes(given)
     if given["global_tier_gb_per_node"] is not None:
         changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
     failures = [
@@ -324,23 +339,26 @@ def print_outcome(outcome: Outcome) -> None:
         "prompt tokens": ("local", "global", "peer", "recomputed"),
         "follow-ups": ("return_to_first", "return_to_previous"),
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
-        "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
     }
-    if not math.isnan(number("prefill_compute_utilisation_ratio")):
-        del shares["used"]
-        shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
-            for pool in ("prefill", "decode")
-        }
     rows = [
         [f"{title}: {name.replace('_', ' ')}", percent(number(f"{name}_ratio"))]
         for title, names in shares.items()
         for name in names
     ]
+    colocated = math.isnan(number("prefill_compute_utilisation_ratio"))
+    for pool in ("",) if colocated else ("prefill", "decode"):
+        prefix = f"{pool}_" if pool else ""
+        rows += [
+            [
+                f"used{' by ' * bool(pool)}{pool}: {words}",
+                percent(number(f"{prefix}{resource}_utilisation_ratio")),
+            ]
+            for resource, words in _RESOURCES.items()
+        ]
     print_table("Shares", ["", "share"], rows)
     imbalance = number("imbalance_processed_tokens_60s_mean")
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
-    echo_wrapped(f"limited by: {outcome['binding_resource']}")
+    echo_wrapped(f"limited by, or first to be at a higher rate: {outcome['binding_resource']}")
     if outcome["valid"] is not True and number("requests") != 0:  # of none there is a note
         why = "requests were still running at the drain limit"
         echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")

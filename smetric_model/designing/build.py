@@ -12,12 +12,14 @@ from smetric_model.analytic.demand import instance_of
 from smetric_model.designing.bounding import optimum_of
 from smetric_model.designing.candidates import candidates, rank
 from smetric_model.designing.check import Check, check_capacity, check_instances
+from smetric_model.designing.closed_form import NO_NUMBER
 from smetric_model.designing.costs import pareto_front, token_costs
 from smetric_model.designing.marginals import marginals
 from smetric_model.designing.parts import (
     operations_of,
     placement_of,
     thresholds,
+    what_could_be,
     what_limits,
     workload_rate,
 )
@@ -152,6 +154,9 @@ def plan(
     advised = next(result for result in results if result.name == recommended)
     optimum = optimum_of(runs, advised, goal) if check >= 0 else None
     limit, moves = what_limits(runs, advised, rate if goal == "instances" else None)
+    looser = None
+    if goal == "instances" and results[0].error.startswith(NO_NUMBER):
+        looser = what_could_be(runs, scenario)
     placement = placement_of(runs, scenario, advised)
     findings = operations_of(runs, scenario, advised, operations)
     result = DesignPlan(
@@ -168,6 +173,7 @@ def plan(
         marginals=marginals(results, goal, prices),
         optimum=optimum,
         limit=limit,
+        looser=looser,
         sensitivities=moves,
         answers=(),
         findings=findings,

@@ -8,6 +8,7 @@ from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
+    CARRIED,
     GAP,
     NOTHING,
     SOURCES,
@@ -17,6 +18,7 @@ from smetric_model.designing.verdicts import (
     difference,
     instances_by,
     savings,
+    serves_fewer,
 )
 from smetric_model.planning.words import number, percent
 from smetric_model.tuning.words import threshold
@@ -41,9 +43,12 @@ def cheaper(plan: DesignPlan) -> Answer | None:
     if plan.given.bill is None or len(compared) < 2:
         return None
     failed = len(plan.designs) - len(compared)
+    less = sum(1 for design in compared if serves_fewer(plan, design))
     looked = f"{counted(len(compared), 'design')} compared"
-    if failed:
-        looked += f" ({failed} more cannot be)"
+    beside = [f"{failed} more cannot be"] if failed else []
+    beside += [f"{less} can serve fewer of the requests and do not count"] if less else []
+    if beside:
+        looked += f" ({'; '.join(beside)})"
     if plan.goal == "capacity":
         return _most_for_the_money(plan, looked)
     best = {source: found[0] for source in SOURCES if (found := savings(plan, source))}
@@ -76,10 +81,28 @@ def _cheaper_text(plan: DesignPlan, best: dict[Source, Saving], looked: str) -> 
         found = instances_by(closed.design, "simulated")
         confirmed = "has no number for it" if found is None else f"finds {found}, as given {own}"
         return f"No, of {looked}. {text}, but simulation {confirmed}: {NOTHING}"
+    borrowed = next(
+        (s for s in (simulated, closed) if s is not None and s.borrowed and s.saved > 0), None
+    )
+    if borrowed is not None:
+        return (
+            f"Perhaps, of {looked}: {_against(plan, borrowed)}, {_by(borrowed)}, with efficiencies"
+            f" carried over to {_other_gpu(plan, borrowed)}: up to {percent(CARRIED, 0)} is within"
+            " their error, so measure first (smetric-model calibrate)"
+        )
     if simulated is not None and simulated.saved > 0:
         return f"No, of {looked}. Simulated, {_against(plan, simulated)}: {NOTHING}"
     source = "simulated" if simulated is not None else "by the closed form"
     return f"No, of {looked} none by a difference that shows ({source})"
+
+
+def _by(found: Saving) -> str:
+    return "simulated" if found.source == "simulated" else "by the closed form"
+
+
+def _other_gpu(plan: DesignPlan, found: Saving) -> str:
+    scenario = found.design.scenario if found.design.carried_over else plan.given.scenario
+    return "" if scenario is None else scenario.engine.gpu
 
 
 def _against(plan: DesignPlan, found: Saving) -> str:
@@ -87,7 +110,8 @@ def _against(plan: DesignPlan, found: Saving) -> str:
     name, own, cost = found.design.name, _money(plan, found.given), _money(plan, found.other)
     if found.saved <= 0:
         return f"as given {own}, none less"
-    return f"{name} needs {cost}, as given {own} ({percent(found.saved / found.given, 0)} less)"
+    verb = "costs" if plan.prices.given else "needs"
+    return f"{name} {verb} {cost}, as given {own} ({percent(found.saved / found.given, 0)} less)"
 
 
 def _money(plan: DesignPlan, cost: float) -> str:
@@ -146,7 +170,8 @@ def which_policy(plan: DesignPlan) -> Answer | None:
     """
     others = [d for d in plan.designs[1:] if [k for k, _ in d.changes] == ["router.policy"]]
     parts, sources, validity = [], [], []
-    if plan.goal == "instances" and others:
+    numbers = [d for d in (plan.given, *others) if d.closed_form_instances is not None]
+    if plan.goal == "instances" and others and numbers:
         parts.append(_policies(plan, others))
         sources = [s for s in SOURCES if any(instances_by(d, s) is not None for d in others)]
         validity.append(_tolerance(plan))
@@ -182,10 +207,12 @@ def _policies(plan: DesignPlan, others: list[DesignResult]) -> str:
             level.append(name)
         elif simulated is None and plan.seeds:
             way = "fewer" if apart.more < 0 else "more"
-            hints.append(f"{name} {abs(apart.more)} {way}")
+            hints.append(f"{name} {abs(apart.more):,} {way}")
         else:
-            (fewer if apart.more < 0 else more).append(f"{name} needs {abs(apart.more)}")
-    if fewer:
+            (fewer if apart.more < 0 else more).append(f"{name} needs {abs(apart.more):,}")
+    if plan.given.error:
+        verdict = f"{own} has no number"
+    elif fewer:
         verdict = f"{', '.join(fewer)} fewer instances than {own}"
     elif level:
         verdict = f"{own} will do: {NOTHING} to {', '.join(level)}"
@@ -204,14 +231,15 @@ def _policies(plan: DesignPlan, others: list[DesignResult]) -> str:
 def _both(plan: DesignPlan, design: DesignResult, name: str) -> str:
     """Instances of a design by either source."""
     count = instances_by(design, "closed form")
-    closed = "none" if count is None else f"{count}"
+    closed = "none" if count is None else f"{count:,}"
     if not plan.seeds:
         return f"{name} {closed}"
     check = design.check
     if check is None:
         return f"{name} – ({closed})"
     if check.complete:
-        return f"{name} {'none' if check.instances is None else check.instances} ({closed})"
+        found = "none" if check.instances is None else f"{check.instances:,}"
+        return f"{name} {found} ({closed})"
     return f"{name} unsettled ({closed})"
 
 
@@ -221,8 +249,8 @@ def _thresholds(plan: DesignPlan, tuning: Tuning) -> str:
     own = f"OVERLOAD {threshold(router.overload)}, HIT_RATIO {threshold(router.hit_ratio)}"
     if not tuning.matters:
         return (
-            f"SMetric's thresholds do not matter here: all pairs tried are within"
-            f" {percent(tuning.spread_ratio)} in tokens within SLO; stay with {own}"
+            "SMetric's thresholds do not matter here: between the best and the worst pair tried lie"
+            f" {percent(tuning.spread_ratio)} of the tokens within SLO; stay with {own}"
         )
     text = (
         f"Of SMetric's thresholds the closed form takes {pair}; the worst pair tried loses"

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from smetric_model.analytic.demand import trace_of
 from smetric_model.designing.results import DesignResult
-from smetric_model.designing.sensitivity import Limit, Sensitivity, sensitivities
+from smetric_model.designing.sensitivity import (
+    Limit,
+    Looser,
+    Sensitivity,
+    looser_slo,
+    sensitivities,
+)
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.operations.findings import Finding, from_record, to_record
 from smetric_model.operations.overview import operational_findings
@@ -17,6 +23,7 @@ from smetric_model.planning.results import Plan
 from smetric_model.sweeping.kept import from_plain, to_plain
 from smetric_model.sweeping.work import shared_trace
 from smetric_model.tuning import Tuning, tune
+from smetric_model.tuning.sizing import most_instances, with_instances
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +31,14 @@ if TYPE_CHECKING:
     from smetric_model.designing.runs import Runs
     from smetric_model.scenario import Scenario
 
-__all__ = ["operations_of", "placement_of", "thresholds", "what_limits", "workload_rate"]
+__all__ = [
+    "operations_of",
+    "placement_of",
+    "thresholds",
+    "what_could_be",
+    "what_limits",
+    "workload_rate",
+]
 
 #: thresholds that are tried
 _OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, float("inf"))
@@ -116,6 +130,26 @@ def what_limits(
             from_plain(tuple[Sensitivity, ...], values[1]),
         ),
     )
+
+
+def what_could_be(runs: Runs, scenario: Scenario) -> Looser:
+    """Return the SLO that could be met, for a scenario that no number of instances serves.
+
+    Parameters
+    ----------
+    runs : Runs
+    scenario : Scenario
+    """
+
+    def work() -> Looser:
+        runs.tell("which SLO could be met")
+        demand = runs.demand(scenario)
+        return looser_slo(with_instances(scenario, most_instances(scenario, demand)), demand)
+
+    looser: Looser = runs.keep(
+        "sensitivities", scenario, looser_slo, work, to_plain, partial(from_plain, Looser)
+    )
+    return looser
 
 
 def placement_of(runs: Runs, scenario: Scenario, design: DesignResult) -> Plan:

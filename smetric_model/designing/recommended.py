@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from smetric_model.designing.candidates import rank
 from smetric_model.designing.results import DesignResult, Goal
-from smetric_model.designing.verdicts import GAP, savings
+from smetric_model.designing.verdicts import GAP, savings, serves_fewer
 
 __all__ = ["cheapest_of", "recommended_of"]
 
@@ -37,7 +37,11 @@ def cheapest_of(designs: Sequence[DesignResult], goal: Goal, simulated: bool) ->
     simulated : bool
         Whether only what simulation confirms holds.
     """
-    ranked = rank([d for d in designs if not simulated or _confirmed(d)], goal)
+    beside = _Designs(tuple(designs))
+    holding = [
+        d for d in designs if (not simulated or _confirmed(d)) and not serves_fewer(beside, d)
+    ]
+    ranked = rank(holding, goal)
     return ranked[0].name if ranked else ""
 
 

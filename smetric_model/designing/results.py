@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from smetric_model.designing.check import Check
 from smetric_model.designing.costs import TokenCosts
 from smetric_model.designing.prices import Bill, Prices
-from smetric_model.designing.sensitivity import Limit, Sensitivity
+from smetric_model.designing.sensitivity import Limit, Looser, Sensitivity
 from smetric_model.designing.space import DesignSpace
 from smetric_model.tuning.sizing import with_instances
 
@@ -125,6 +125,11 @@ class DesignResult:
         if self.check is None:
             return "closed form"
         return "simulated" if self.check.instances is not None else "closed form, not confirmed"
+
+    @property
+    def carried_over(self) -> bool:
+        """Whether its step times rest on efficiencies that were fitted to another GPU."""
+        return "carried over" in str(self.row.get("note") or "")
 
     @property
     def sized(self) -> Scenario | None:
@@ -275,6 +280,8 @@ class DesignPlan:
         Of the recommended design.
     limit : Limit or None
         What ends the capacity of the recommended design, in closed form.
+    looser : Looser or None
+        Which SLO could be met; None where the given design has an answer.
     sensitivities : tuple of Sensitivity
         Of the recommended design.
     answers : tuple of Answer
@@ -305,6 +312,7 @@ class DesignPlan:
     marginals: tuple[Marginal, ...]
     optimum: Optimum | None
     limit: Limit | None
+    looser: Looser | None
     sensitivities: tuple[Sensitivity, ...]
     answers: tuple[Answer, ...]
     findings: tuple[Finding, ...]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from smetric_model.designing.results import DesignPlan, DesignResult
 
 __all__ = [
+    "balance_note",
     "cost_text",
     "counted",
     "counted_units",
@@ -71,16 +72,23 @@ def spent_text(plan: DesignPlan) -> str:
     return f"{whole / 10:.1f} s ({shown})" if shown else f"{whole / 10:.1f} s"
 
 
-def tried_text(tried: Try) -> str:
+def tried_text(tried: Try, wanted: float | None = None) -> str:
     """Return a simulated share with its interval.
 
     Parameters
     ----------
     tried : Try
+    wanted : float, optional
+        A share beside which it must not be rounded to the other side.
     """
     if math.isnan(tried.mean):
         return "could not be simulated"
-    return f"{percent(tried.mean)} ± {percent(tried.half_width)}"
+    digits = 1
+    if wanted is not None:
+        # 94.98 % is not yet 95 %
+        while digits < 4 and (round(tried.mean, digits + 2) >= wanted) != (tried.mean >= wanted):
+            digits += 1
+    return f"{percent(tried.mean, digits)} ± {percent(tried.half_width)}"
 
 
 def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:
@@ -105,7 +113,8 @@ def design_columns(plan: DesignPlan) -> list[str]:
     """
     first = "closed form" if plan.goal == "instances" else "requests/s"
     cost = ["cost/h"] if plan.prices.given else ["GPUs"]
-    return [first, "simulated", *cost, "per M tokens", "TTFT P90"]
+    simulated = ["simulated"] if plan.seeds else []
+    return [first, *simulated, *cost, "per M tokens", "TTFT P90"]
 
 
 def design_caption(plan: DesignPlan) -> str:
@@ -118,11 +127,28 @@ def design_caption(plan: DesignPlan) -> str:
     unit = plan.prices.unit
     if plan.goal == "capacity":
         return f"costs in {unit}; requests/s and TTFT by the closed form"
-    text = f"instances by the closed form and simulated; costs in {unit}; TTFT by the closed form"
+    by = "by the closed form and simulated" if plan.seeds else "by the closed form"
+    text = f"instances {by}; costs in {unit}; TTFT by the closed form at its instances"
     if plan.seeds:
         text += "; (in brackets) at the closed form's instances: compare with the others' column"
         text += " of the closed form, not with their costs"
     return text
+
+
+def balance_note(plan: DesignPlan) -> str:
+    """Return why the tables of placement show less than the answer; empty where they do not.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    attained, rate = plan.placement.ends["tiers"].attainment_rps or 0.0, plan.placement.rate_rps
+    if plan.advised.instances is None or rate is None or attained >= rate:
+        return ""
+    return (
+        f"The recommended router serves {rate_text(rate)} within the SLO here, more than this table"
+        " has: it balances the load"
+    )
 
 
 def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
@@ -134,15 +160,15 @@ def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
     design : DesignResult
     """
     if design.error or design.scenario is None:
-        return ["–", "–", "–", "–", "–"]
+        return ["–" for _ in design_columns(plan)]
     simulated = "–"
     if design.check is not None:
         count = design.check.instances
-        simulated = "none" if count is None else f"{count}"
+        simulated = "none" if count is None else f"{count:,}"
         if plan.goal == "capacity" and design.check.at is not None:
             simulated = tried_text(design.check.at)
     first = (
-        f"{design.closed_form_instances}"
+        f"{design.closed_form_instances:,}"
         if plan.goal == "instances"
         else f"{number(design.number('rate_rps'))}"
     )
@@ -153,7 +179,7 @@ def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
         cost, tokens = (text if text == "–" else f"({text})" for text in (cost, tokens))
     return [
         first,
-        simulated,
+        *([simulated] if plan.seeds else []),
         cost,
         tokens,
         duration(design.number("ttft_p90_s")),

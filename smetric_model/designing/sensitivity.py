@@ -27,11 +27,21 @@ from smetric_model.errors import SolveError, SpecError, UnstableError
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["Attained", "Limit", "Sensitivity", "attained", "sensitivities", "with_outputs"]
+__all__ = [
+    "Attained",
+    "Limit",
+    "Looser",
+    "Sensitivity",
+    "attained",
+    "looser_slo",
+    "sensitivities",
+    "with_outputs",
+]
 
 _TOLERANCE = 0.008  # relative width at which the search for a rate ends
 _STEPS = 14
 _IDLE = 0.02  # of a rate: nothing waits
+_LOOSEST = 1024.0  # times an SLO
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,27 @@ class Limit:
     within_slo_ratio: float
     idle_within_slo_ratio: float
     saturated: bool
+
+
+@dataclass(frozen=True)
+class Looser:
+    """Which SLO could be met where no number of instances meets the one given.
+
+    Attributes
+    ----------
+    idle_within_slo_ratio : float
+        Share within SLO where nothing waits.
+    ttft_factor, tpot_factor : float or None
+        Times the TTFT, and the TPOT, SLO at which the wanted share is within SLO where nothing
+        waits, the other SLO as given; None where none is.
+    both_factor : float or None
+        Times both.
+    """
+
+    idle_within_slo_ratio: float
+    ttft_factor: float | None
+    tpot_factor: float | None
+    both_factor: float | None
 
 
 class Attained(NamedTuple):
@@ -171,6 +202,52 @@ def _share(scenario: Scenario, demand: Demand, rate_rps: float) -> float:
     except (UnstableError, SolveError):
         return 0.0
     return row.number("within_slo_ratio")
+
+
+def looser_slo(scenario: Scenario, demand: Demand) -> Looser:
+    """Find the SLO that a cluster could meet, where it does not meet its own however large it is.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With so many instances that nothing waits.
+    demand : Demand
+        Its workload.
+
+    Returns
+    -------
+    Looser
+    """
+    slo = scenario.slo
+
+    def share(ttft: float, tpot: float) -> float:
+        asked = scenario.replace(
+            **{
+                "slo.ttft_base_s": slo.ttft_base_s * ttft,
+                "slo.ttft_per_prompt_token_s": slo.ttft_per_prompt_token_s * ttft,
+                "slo.tpot_s": slo.tpot_s * tpot,
+            }
+        )
+        try:
+            return predict(asked, demand=demand).number("within_slo_ratio")
+        except (UnstableError, SolveError):
+            return 0.0
+
+    def least(of: Callable[[float], float]) -> float | None:
+        """Return the smallest factor with the wanted share, to two per cent."""
+        if of(_LOOSEST) < slo.attainment:
+            return None
+        low, high = 1.0, 2.0
+        while of(high) < slo.attainment:
+            low, high = high, 2 * high
+        while high / low > 1.02:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if of(middle) >= slo.attainment else (middle, high)
+        return high
+
+    ttft, tpot = least(lambda f: share(f, 1.0)), least(lambda f: share(1.0, f))
+    both = least(lambda f: share(f, f)) if ttft is None and tpot is None else None
+    return Looser(share(1.0, 1.0), ttft, tpot, both)
 
 
 def sensitivities(

@@ -108,6 +108,7 @@ def plan_dict(plan: DesignPlan) -> dict[str, Any]:
         "marginals": [asdict(m) | {"saved_gpus": m.saved_gpus} for m in plan.marginals],
         "optimum": None if plan.optimum is None else asdict(plan.optimum),
         "limit": None if plan.limit is None else asdict(plan.limit),
+        "looser_slo": None if plan.looser is None else asdict(plan.looser),
         "sensitivities": [move.to_dict() for move in plan.sensitivities],
         "findings": [finding.to_dict() for finding in plan.findings],
         "seeds": list(plan.seeds),

@@ -5,11 +5,15 @@ with closed form and simulated with simulated.  A difference *shows* where it is
 
 * one instance, in either source;
 * simulated: what the intervals over seeds leave open between the two, each towards the other;
-* closed form: the largest distance between closed form and simulation in this plan, or a tenth of
-  the instances where nothing was simulated (the largest of ``docs/plan.md``).
+* closed form: how far apart the distances between closed form and simulation are in this plan, and
+  the largest of them; or a fifth of the instances where nothing was simulated (two designs, each as
+  far from simulation as any in ``docs/plan.md``, in opposite directions).
 
 A saving shows where it is larger than so many instances cost, what it owes to a difference of
-instances that does not show left out.
+instances that does not show left out.  Between GPUs of which one borrows the efficiencies of
+another, step times are tens of per cent unsure: a saving then shows above :data:`CARRIED` of the
+cost.  A design that can serve fewer of the requests (a smaller KV pool, a shorter context) saves
+nothing: it does less.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Literal
 from smetric_model.designing.results import Compared, DesignResult
 
 __all__ = [
+    "CARRIED",
     "GAP",
     "NOTHING",
     "SOURCES",
@@ -32,6 +37,7 @@ __all__ = [
     "difference",
     "instances_by",
     "savings",
+    "serves_fewer",
 ]
 
 Source = Literal["simulated", "closed form"]
@@ -39,8 +45,12 @@ Source = Literal["simulated", "closed form"]
 #: the one that decides first
 SOURCES: tuple[Source, ...] = ("simulated", "closed form")
 NOTHING = "no difference that shows"
-#: largest relative distance of the closed form's instances from simulated ones (docs/plan.md)
-GAP = 0.1
+#: what the closed form cannot tell apart: twice its largest relative distance from simulated
+#: instances (docs/plan.md), since two designs may be off in opposite directions
+GAP = 0.2
+#: share of a cost that efficiencies carried over from another GPU leave open ("tens of per cent")
+CARRIED = 0.3
+_FEWER = 1e-3  # share of the requests that a design may serve less than the given one
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,8 @@ class Saving:
         Cost per hour.
     tolerance : float
         Up to which a saving does not show: what so many instances cost.
+    borrowed : bool
+        Whether the step times of one of the two rest on another GPU's efficiencies.
     """
 
     design: DesignResult
@@ -92,6 +104,7 @@ class Saving:
     given: float
     other: float
     tolerance: float
+    borrowed: bool = False
 
     @property
     def saved(self) -> float:
@@ -123,16 +136,16 @@ def instances_by(design: DesignResult, source: Source) -> int | None:
 
 
 def closed_form_gap(plan: Compared) -> int:
-    """Return how far the closed form's instances are from simulated ones, at least 1.
+    """Return up to which the closed form's instances of two designs may differ by its error.
 
     Parameters
     ----------
     plan : Compared
     """
     pairs = [(instances_by(d, "closed form"), instances_by(d, "simulated")) for d in plan.designs]
-    apart = [abs(c - s) for c, s in pairs if c is not None and s is not None]
+    apart = [c - s for c, s in pairs if c is not None and s is not None]
     if apart:
-        return max(1, *apart)
+        return max(1, max(apart) - min(apart), *map(abs, apart))
     return max(1, int(GAP * (plan.given.closed_form_instances or 0)))
 
 
@@ -185,13 +198,33 @@ def savings(plan: Compared, source: Source) -> Sequence[Saving]:
     found = []
     for design in plan.designs[1:]:
         apart, cost = difference(plan, design, source), _cost(design, source)
-        if apart is None or cost is None:
+        if apart is None or cost is None or serves_fewer(plan, design):
             continue
         each = max(own / apart.given, cost / apart.other)
         # fewer instances by a difference that does not show save nothing
         unsure = apart.tolerance + (0 if apart.shows else max(-apart.more, 0))
-        found.append(Saving(design, source, own, cost, unsure * each))
+        borrowed = _borrowed(plan.given, design)
+        left_open = CARRIED * max(own, cost) if borrowed else 0.0
+        found.append(Saving(design, source, own, cost, unsure * each + left_open, borrowed))
     return sorted(found, key=lambda s: (not s.shows, s.other, len(s.design.changes)))
+
+
+def serves_fewer(plan: Compared, design: DesignResult) -> bool:
+    """Whether a design can serve fewer of the requests than the given one.
+
+    Parameters
+    ----------
+    plan : Compared
+    design : DesignResult
+    """
+    own, other = (d.number("unservable_ratio") for d in (plan.given, design))
+    return other > own + _FEWER
+
+
+def _borrowed(given: DesignResult, other: DesignResult) -> bool:
+    """Whether two designs are of different GPUs, and one borrows efficiencies."""
+    gpus = {d.scenario.engine.gpu for d in (given, other) if d.scenario is not None}
+    return len(gpus) > 1 and (given.carried_over or other.carried_over)
 
 
 def _cost(design: DesignResult, source: Source) -> float | None:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from smetric_model.designing.candidates import TIER, only
+from smetric_model.designing.hardware import spare_gpus
 from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
@@ -53,14 +54,22 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
         if apart is not None:
             simulated[float(dict(design.changes)[key])] = apart
     parts = []
+    if more is None and less is not None:
+        question = "Would a smaller global tier do?" if key == TIER else "Would a slower link do?"
+        costs = _shows(plan, less) and less.saved_gpus > 0
+        smaller = simulated.get(less.from_value)
+        if smaller is not None:
+            costs = smaller.shows and smaller.more > 0
+        parts.append("No" if costs else "Yes")
     if more is not None:
         parts.append(_more(plan, more, simulated.get(more.to_value)))
     if less is not None:
         parts.append(_less(plan, less))
         none = steps[0]
         if none.from_value == 0 and none is not less:
-            cost = counted_units(none.from_gpus - less.to_gpus, "GPU", 2)
-            parts.append(f"None at all costs {cost}")
+            cost = none.from_gpus - less.to_gpus
+            text = counted_units(cost, "GPU", 2) if cost > _NONE else "nothing more"
+            parts.append(f"None at all costs {text}")
     source = "closed form, between whole instances"
     if simulated:
         texts = [f"{apart.other} with {_size(key, value)}" for value, apart in simulated.items()]
@@ -139,9 +148,12 @@ def _less(plan: DesignPlan, step: Marginal) -> str:
     value, saved = _size(step.key, step.from_value), step.saved_gpus
     text = f"{value[:1].upper()}{value[1:]} ({number(step.units)} {_unit(step)} less)"
     if _nothing(step):
-        return f"{text} costs nothing"
+        saves = f" and saves {cost_text(plan, step.cost)} an hour" if step.cost > 0 else ""
+        return f"{text} costs nothing{saves}"
     # with less of it fewer instances may come out: that is no advice
     text += f" costs {counted_units(saved, 'GPU', 2)}" if saved > 0 else " costs nothing more"
+    if math.isfinite(step.cost) and saved > 0:
+        text += f" ({cost_text(plan, step.worth)}) and saves {cost_text(plan, step.cost)} an hour"
     return text if _shows(plan, step) else f"{text}: {NOTHING}"
 
 
@@ -153,54 +165,58 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     best = plan.optimum
     if best is None:
         return None
-    parts = []
     design, fewest = plan[best.design], best.fewest
     assert design.scenario is not None
     router = policy_name(design.scenario.router.policy)
-    if fewest is not None:
-        parts.append(_spare(best, fewest, router))
-    on = "this one" if best.instances == 1 else f"these {best.instances}"
-    share = (
-        f"On {on} it serves {percent(best.goodput_share)} of the tokens within SLO that the bound"
-        " allows on the same requests"
-    )
-    if fewest is not None and fewest < best.instances:
-        share += (
-            ", which looks nearer: with instances to spare the bound still serves no more than was"
-            " asked. It shares all work between all instances and knows the future, so that a real"
-            " router may need more than it does"
-        )
+    on = "this one" if best.instances == 1 else f"these {best.instances:,}"
     limit = RESOURCE_NAMES.get(best.binding, best.binding)
-    carried = (
-        f"at any latency, no router could carry more than {number(best.volume_load_multiple, 2)}"
-        f" times this load on {on}" + (f" ({limit})" if limit else "")
+    multiple = f"{number(best.volume_load_multiple)} times this load" + (
+        f", limited by {limit}" if limit else ""
     )
-    parts += [share, carried[:1].upper() + carried[1:]]
+    share = (
+        f"On {on} {router} serves {percent(best.goodput_share)} of the tokens within SLO that any"
+        " could on the same requests"
+    )
+    parts = [share, f"At any latency {on} could carry at most {multiple}"]
+    if fewest is not None:
+        parts = [_spare(best, fewest, router), _bounds(best, multiple, on), share]
+    parts.append(
+        "Bounds share all work between all instances and know the future: a real router may need"
+        " more than they do"
+    )
     return Answer(
         "How far from optimal is it?",
         _of(plan, ". ".join(parts) + "."),
         "bound (linear programs); simulated, one seed",
-        "a bound need not be attainable: it shares all work between all instances"
-        + ("" if best.exact else "; some program was not solved to its optimum, so it is weaker"),
+        "" if best.exact else "some program was not solved to its optimum, so it is weaker",
     )
 
 
 def _spare(best: Optimum, fewest: int, router: str) -> str:
-    """Say by how many instances the router is above the larger of both bounds, and which it is."""
+    """Say by how many instances the router is above the larger of both bounds."""
     spare = best.instances - fewest
-    carry = best.fewest_by_volume == fewest and (best.fewest_instances or 0) < fewest
-    what = "carry this load at all" if carry else "serve as much within SLO"
     few = counted(fewest, "instance")
     if spare <= 0:
-        return (
-            f"{router} is at the bound: no router could {what} with fewer than the {few} it needs"
-        )
-    gain = f"{counted(spare, 'instance')} of {best.instances}"
+        return f"{router} is at the bound: no router could do with fewer than the {few} it needs"
+    gain = f"{counted(spare, 'instance')} of {best.instances:,}"
     return (
-        f"At most {gain} ({percent(spare / best.instances, 0)}) are to be gained: no router, cache"
-        f" or schedule, even knowing the future, could {what} with fewer than {few}; {router}"
-        f" needs {best.instances}"
+        f"No router, cache or schedule could do with fewer than {few}; {router} needs"
+        f" {best.instances:,}. At most {gain} ({percent(spare / best.instances, 0)}) are to be"
+        " gained"
     )
+
+
+def _bounds(best: Optimum, multiple: str, on: str) -> str:
+    """Say what each of the two bounds in instances is."""
+    parts = []
+    if best.fewest_by_volume is not None:
+        text = f"{best.fewest_by_volume:,} to carry the load at all, at any latency"
+        parts.append(f"{text} ({on} could carry at most {multiple})")
+    if best.fewest_instances is not None:
+        parts.append(f"{best.fewest_instances:,} to serve as much within SLO")
+    if len(parts) < 2:
+        return f"That is the bound: {parts[0]}"
+    return f"That is the larger of two bounds: {' and '.join(parts)}"
 
 
 def what_tokens(plan: DesignPlan) -> Answer | None:
@@ -222,6 +238,9 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
         text += f". The cluster costs {cost_text(plan, bill.total)} an hour"
     else:
         text += f", with {counted_units(bill.total, 'GPU')}"
+    spare = 0 if design.sized is None else spare_gpus(design.sized)
+    if spare:
+        text += f". Its nodes have {counted(spare, 'GPU')} more, which are not in it"
     return Answer(
         "What do tokens cost?",
         _of(plan, f"{text}."),
@@ -236,6 +255,10 @@ def what_moves(plan: DesignPlan) -> Answer | None:
     if not plan.sensitivities:
         return None
     needed = needed_instances(plan)
+    idle = _idle(plan)
+    if idle:
+        return Answer("What would move the answer?", _of(plan, f"{_ends(plan)}{idle}."),
+                      "closed form", "one assumption changed at a time")  # fmt: skip
     by_key: dict[str, list[Sensitivity]] = {}
     for move in plan.sensitivities:
         by_key.setdefault(move.key, []).append(move)
@@ -268,6 +291,21 @@ def what_moves(plan: DesignPlan) -> Answer | None:
         "closed form",
         "one at a time, at the recommended design and its instances: where these attain less, more"
         " are needed in proportion",
+    )
+
+
+def _idle(plan: DesignPlan) -> str:
+    """Say that nothing moves the answer, where its instances bear every change; else empty."""
+    count = plan.advised.instances
+    if plan.goal != "instances" or plan.limit is None or plan.rate_rps is None or count is None:
+        return ""
+    if max(m.instances for m in plan.sensitivities) > count:
+        return ""
+    names = dict.fromkeys(f"{m.parameter} {m.change}" for m in plan.sensitivities)
+    have = "this instance" if count == 1 else f"these {count:,} instances"
+    return (
+        f"None of the changes tried ({', '.join(names)}) needs more than {have}, which would serve"
+        f" {number(plan.limit.rate_rps / plan.rate_rps, 2)} times the rate"
     )
 
 

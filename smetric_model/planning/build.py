@@ -152,7 +152,24 @@ def _workload(demand: Demand, trace: Trace) -> dict[str, Any]:
             None if trace.tree is None else float(demand.reusable_tokens.sum()) / prompt
         ),
         "trace_rate_rps": demand.trace_rate_rps,
+        "beyond_context": _beyond_context(demand),
     }
+
+
+def _beyond_context(demand: Demand) -> str:
+    """Say how many requests count as served that the LLM was not made for; empty for none."""
+    longest = demand.instance.llm.max_context_tokens
+    served = demand.instance.max_context_tokens or longest
+    beyond = int((demand.prompt_tokens + demand.output_tokens > longest).sum())
+    if served <= longest or beyond == 0:
+        return ""
+    return (
+        f"{beyond:,} of {demand.requests:,} requests count as served although they are longer than"
+        f" the {longest:,} tokens {demand.instance.llm.name} was made for"
+        f" (engine.max_context_tokens = {served:,}): an engine refuses them unless its context is"
+        f" extended (such as by YaRN); engine.max_context_tokens = {longest} counts them as"
+        " unservable"
+    )
 
 
 def _instance(demand: Demand) -> dict[str, Any]:
@@ -210,8 +227,4 @@ def _notes(
             f"no fit for {demand.instance.gpu.name}/{demand.instance.engine}: efficiencies of"
             f" {prediction.fitted.fitted_for} carried over, expect tens of per cent"
         )
-    longest = demand.instance.llm.max_context_tokens
-    served = demand.instance.max_context_tokens or longest
-    if served > longest:
-        notes.append(f"max_context_tokens = {served} exceeds the {longest} the LLM was made for")
     return tuple(notes)

@@ -340,7 +340,16 @@ def test_capacity_of_given_instances(search_scenario: Scenario) -> None:
 @pytest.mark.usefixtures("light")
 def test_what_no_number_serves(search_scenario: Scenario) -> None:
     hopeless = plan(search_scenario.replace(**{"slo.tpot_s": 0.001}), space=FEW, check=1, seeds=3)
-    assert hopeless.given.error == "no number of instances is enough"
+    assert hopeless.given.error.startswith("no number of instances is enough: with 6,144 0.0%")
+    looser = hopeless.looser
+    assert looser is not None
+    assert (looser.ttft_factor, looser.both_factor) == (None, None)  # it is TPOT that is too tight
+    assert looser.tpot_factor is not None
+    assert "a looser TTFT SLO does not help" in hopeless.answers[0].text
+    # with the SLO that is said to do, a number is enough
+    met = search_scenario.replace(**{"slo.tpot_s": 0.001 * looser.tpot_factor})
+    assert size_design(met)["instances"] is not None
+    assert size_design(met.replace(**{"slo.tpot_s": met.slo.tpot_s / 1.1}))["instances"] is None
     assert (hopeless.cheapest, hopeless.recommended) == ("", "as given")
     assert hopeless.to_dict()["cheapest"] is None
     assert "No number serves" in hopeless.answers[0].text
@@ -354,6 +363,13 @@ def test_mistakes_are_told_before_the_work(search_scenario: Scenario) -> None:
         plan(search_scenario, progress=told.append, prices=Prices({"H100": 1.0}))
     with pytest.raises(SpecError, match=r"cluster\.nics_per_node = 0"):
         plan(search_scenario, progress=told.append, space={"cluster.nics_per_node": [0]})
+    for key, file in (
+        ("engine.gpu", "no-such.toml"),
+        ("llm.name", "no-such.json"),
+        ("workload.trace", "no-such.jsonl"),
+    ):
+        with pytest.raises(SpecError, match=rf"space: .*{file}.*: no such file"):
+            plan(search_scenario, progress=told.append, space={key: [file]})
     assert told == []
     with pytest.raises(SpecError, match="what plan solves for"):
         plan(search_scenario, space={"cluster.instances": [3]})

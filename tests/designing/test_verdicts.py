@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,10 +14,11 @@ from smetric_model.designing.check import Check, Try
 from smetric_model.designing.choices import cheaper, which_policy
 from smetric_model.designing.marginals import marginals
 from smetric_model.designing.optimum import fewest_by_volume
+from smetric_model.designing.pools import far_more, what_pools
 from smetric_model.designing.prices import bill_of
 from smetric_model.designing.recommended import cheapest_of, recommended_of
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Goal, Optimum
-from smetric_model.designing.rows import counted_units, rate_text
+from smetric_model.designing.rows import counted_units, rate_text, tried_text
 from smetric_model.designing.verdicts import NOTHING, closed_form_gap, difference
 from smetric_model.designing.words import answers
 from smetric_model.designing.worth import what_optimal, worth_it
@@ -24,6 +26,12 @@ from smetric_model.scenario import Scenario
 from smetric_model.tuning.sizing import with_instances
 
 TIER = "global_tier.bytes_per_node"
+
+
+class Placed:
+    """As much of a placement as the answers look at."""
+
+    workload: ClassVar[dict[str, Any]] = {"ideal_reuse_ratio": 0.8}
 
 
 def scenario(nodes_of: int = 2) -> Scenario:
@@ -78,7 +86,7 @@ def planned(
     return DesignPlan(
         scenario=scenario(),
         goal=goal,
-        placement=None,  # type: ignore[arg-type]
+        placement=Placed(),  # type: ignore[arg-type]
         space=DesignSpace({}),
         prices=prices or Prices(),
         designs=designs,
@@ -89,6 +97,7 @@ def planned(
         marginals=marginals(designs, goal, prices or Prices()),
         optimum=optimum,
         limit=None,
+        looser=None,
         sensitivities=(),
         answers=(),
         findings=(),
@@ -153,8 +162,21 @@ def test_the_closed_form_cannot_tell_what_simulation_shows_it_misses() -> None:
     found = difference(plan, plan.designs[1], "closed form")
     assert found is not None
     assert not found.shows
-    # without any simulation a tenth
-    assert closed_form_gap(planned(design("as given", 40), policy("bailian", 36))) == 4
+    # one above, one below: the two may be as far apart as both together
+    both = planned(
+        design("as given", 15, simulated(14, 15)), policy("bailian", 13, simulated(14, 13))
+    )
+    assert closed_form_gap(both) == 2
+    # without any simulation a fifth
+    assert closed_form_gap(planned(design("as given", 40), policy("bailian", 36))) == 8
+
+
+def test_a_share_is_not_rounded_to_what_is_wanted() -> None:
+    just_under = Try(14, (0.9498,) * 3, 0.9498, 0.047, 1.0, 1.0, 1.0, 1.0)
+    assert tried_text(just_under, 0.95) == "94.98% ± 4.7%"
+    assert tried_text(just_under) == "95.0% ± 4.7%"
+    assert tried_text(replace(just_under, mean=0.95), 0.95) == "95.0% ± 4.7%"
+    assert tried_text(replace(just_under, mean=0.9601), 0.95) == "96.0% ± 4.7%"
 
 
 def test_a_search_cut_short_has_no_number() -> None:
@@ -242,7 +264,7 @@ def test_the_tier_is_counted_at_the_instances_of_the_headline() -> None:
     up = next(m for m in plan.marginals if m.from_value == 1000e9)
     assert up.units == pytest.approx(9.0)
     assert "(9 TB more in all)" in said(worth_it(plan, TIER))
-    assert "on 9 nodes" in answers(plan)[0].text
+    assert "on 9 nodes of 2" in answers(plan)[0].text
 
 
 def bounded(fewest: int | None, volume: int | None, instances: int = 18) -> DesignPlan:
@@ -252,19 +274,21 @@ def bounded(fewest: int | None, volume: int | None, instances: int = 18) -> Desi
 
 def test_the_larger_bound_leads() -> None:
     text = said(what_optimal(bounded(4, 6)))
-    assert text.startswith("At most 12 instances of 18 (67%) are to be gained")
-    assert "could carry this load at all with fewer than 6 instances" in text
-    assert "fewer than 4" not in text
-    assert "shares all work between all instances and knows the future" in text
+    assert text.startswith("No router, cache or schedule could do with fewer than 6 instances")
+    assert "At most 12 instances of 18 (67%) are to be gained" in text
+    # both are named, with what each is about
+    assert "6 to carry the load at all, at any latency (these 18 could carry at most 3.5" in text
+    assert "and 4 to serve as much within SLO" in text
+    assert "share all work between all instances and know the future" in text
     text = said(what_optimal(bounded(9, 6)))
-    assert text.startswith("At most 9 instances of 18 (50%)")
-    assert "serve as much within SLO with fewer than 9" in text
+    assert "fewer than 9 instances; SMetric needs 18" in text
+    assert "At most 9 instances of 18 (50%)" in text
 
 
 def test_at_the_bound_nothing_is_to_be_gained() -> None:
     text = said(what_optimal(bounded(18, 6)))
     assert text.startswith("SMetric is at the bound")
-    assert "looks nearer" not in text
+    assert "to be gained" not in text
 
 
 def test_the_volume_bound_in_instances() -> None:
@@ -301,3 +325,74 @@ def test_one_is_singular() -> None:
     words = " ".join(f"{a.question} {a.text} {a.validity}" for a in answers(plan))
     for wrong in ("1 requests/s", "1 designs", "1 instances", "1 GPUs", "1 nodes"):
         assert f" {wrong}" not in words
+
+
+def borrowing(name: str, closed: int, prices: Prices, unservable: float = 0.0) -> DesignResult:
+    found = design(name, closed, changes={"engine.gpu": name}, prices=prices)
+    row = found.row | {"note": "efficiencies of H20 carried over to H100"}
+    return replace(found, row=row | {"unservable_ratio": unservable})
+
+
+def test_borrowed_efficiencies_are_no_advice() -> None:
+    prices = Prices({"H20": 2.0, "H100": 4.0})
+    given = design("as given", 29, prices=prices)
+    near = planned(given, borrowing("H100", 12, prices), prices=prices)
+    text = said(cheaper(near))
+    assert text.startswith("Perhaps")
+    assert "H100 costs 48 price units an hour, as given 58" in text
+    assert "carried over to H100" in text
+    assert near.recommended == "as given"
+    assert near.cheapest == "H100"
+    # beyond what their error may be
+    far = planned(given, borrowing("H100", 5, prices), prices=prices)
+    assert said(cheaper(far)).startswith("Yes")
+    assert far.recommended == "H100"
+
+
+def test_what_serves_fewer_requests_saves_nothing() -> None:
+    prices = Prices({"H20": 2.0, "H100": 4.0})
+    given = design("as given", 29, prices=prices)
+    given = replace(given, row=given.row | {"unservable_ratio": 0.02})
+    same = planned(given, borrowing("H100", 5, prices, unservable=0.02), prices=prices)
+    assert same.recommended == "H100"
+    less = planned(given, borrowing("H100", 5, prices, unservable=0.1), prices=prices)
+    assert (less.recommended, less.cheapest) == ("as given", "as given")
+    assert cheaper(less) is None or said(cheaper(less)).startswith("No")
+    # the headline says of how many requests it speaks
+    text = answers(less)[0].text
+    assert "3 requests/s, of which 98% (2.94 requests/s) can be served" in text
+    assert "with 95% of those within the SLO" in text
+
+
+def split(name: str, share: float, closed: int, limit: str) -> DesignResult:
+    pools = {
+        "cluster.serving": "disaggregated",
+        "cluster.instances": 2,
+        "cluster.prefill_instances": 1,
+        "cluster.decode_instances": 1,
+    }
+    found = design(name, closed)
+    at = with_instances(scenario().replace(**pools), closed)
+    row = found.row | {"binding_resource": limit}
+    return replace(found, changes=(("prefill_share", share),), scenario=at, row=row)
+
+
+def test_two_pools_have_their_answer_with_what_limits_them() -> None:
+    given = design("as given", 29)
+    plan = planned(
+        given,
+        split("50% prefill", 0.5, 179, "prefill_nic_out"),
+        split("25% prefill", 0.25, 323, "prefill_nic_out"),
+    )
+    text = said(what_pools(plan))
+    assert text.startswith("No: the best split that was tried, 50% prefill, needs 179 instances")
+    assert "6.2 times as many, limited by prefill's outward NICs" in text
+    assert "cluster.nics_per_node = 1" in text
+    (line,) = far_more(plan)
+    assert line.startswith("50% prefill; 25% prefill: limited by prefill's outward NICs")
+    better = planned(given, split("50% prefill", 0.5, 20, "decode_kv"))
+    assert said(what_pools(better)).startswith("Yes")
+    assert far_more(better) == []
+    even = planned(given, split("50% prefill", 0.5, 28, "decode_kv"))
+    assert NOTHING in said(what_pools(even))
+    assert what_pools(planned(given)) is None
