@@ -71,8 +71,8 @@ def found(  # type: ignore[no-untyped-def]
     what a request's home hit is worth, in cells of ``stay_of`` (2, cells): P(stay) if its home has
     the context, and the logarithm of that of turns that find at least as much.  ``home_wins``:
     P(the home is the least loaded of 1 … N holders), numbers in geometric series.  ``rule``: P(an
-    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract shared,
-    needs own, ties count, block, engine block, instances.
+    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract
+    shared, needs own, ties count, block, engine block, instances.
     ``result`` (7, n): stays, whole, part, landed, refused, tie moves, adrift; the parts are sums,
     not means.  With ``stays_alone`` the third is P(leaves for the latest copy elsewhere), where a
     home is left at all often.

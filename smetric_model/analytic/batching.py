@@ -183,14 +183,17 @@ class ColocatedInstance:
         context = mix.prompt_tokens + 0.5 * mix.output_tokens + self.fixed_state_tokens
         own = float(self._alone_s.mean())
         batch = float(np.clip(self.pool_tokens / context.mean(), 1.0, self.max_running_requests))
+        held, made = float(context.sum()), float(mix.output_tokens @ context)
+        outputs = float(mix.output_tokens.sum())
         for _ in range(20):
             step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-            residence = batch * own + mix.output_tokens * step
-            mean_context = float((residence * context).sum() / residence.sum())
+            waits = batch * own
+            mean_context = (waits * held + step * made) / (waits * context.size + step * outputs)
             new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
             if abs(new - batch) < 1e-3:
                 break
             batch = 0.5 * (batch + new)
+        residence = waits + mix.output_tokens * step
         context = np.minimum(context, self.pool_tokens)
         fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
         return fits, mean_context

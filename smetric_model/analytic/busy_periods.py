@@ -139,6 +139,7 @@ def bursty_queue(
     return weights, burst_rates * weights
 
 
+_POINTS = 1 << 10  # of the transforms
 _MANY = 40  # Newton steps at one point, at most
 
 
@@ -174,7 +175,7 @@ def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-d
     busy = np.zeros(log_z.size, np.complex128)
     start = 0.0j
     for i in range(log_z.size):
-        found = start
+        found = 2.0 * start - busy[i - 2] if i > 1 else start
         for attempt in range(2):
             # plain iteration contracts and keeps inside the unit circle; Newton finishes, and
             # does without where the neighbour's value is at hand
@@ -186,9 +187,10 @@ def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-d
                 error = found - value
                 slope = 1.0 - per_step * weighted if turn >= plain else 1.0 + 0.0j
                 found -= error / slope
-                if abs(error) < 1e-8:
+                # what a step of Newton's leaves is about the square of what it met
+                if abs(error) < (1e-5 if turn >= plain else 1e-8):
                     break
-            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-8:
+            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-5:
                 break
             found = 0.0j  # the neighbour's value led astray: from the beginning
         busy[i] = start = found
@@ -236,7 +238,7 @@ class BusyPeriods:
         weights: ArrayLike,
         rate_rps: float,
         horizon_s: float,
-        points: int = 1 << 10,
+        points: int = _POINTS,
         first: tuple[ArrayLike, ArrayLike, float] | None = None,
     ):
         self.rate_rps = rate_rps

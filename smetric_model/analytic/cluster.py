@@ -43,7 +43,7 @@ from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
+from smetric_model.analytic.routed_cluster import RoutedCluster, Unprefilled
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
@@ -65,10 +65,10 @@ _HELD = 0.98  # share of an instance's saturation at which the rounds go on if i
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _MOST_STEPS = 3_000  # of the mean field, all rounds together
-_ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
+#: change of a probability at which the mean field has come to rest, and in the first rounds
+_ROUTED, _ROUGHLY = 1e-6, 1e-4
 _PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that they come to rest,
 _OTHERS = 0.02  # unless so much more of the follow-ups stay
-_FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
 #: what policies that weigh hits compare
 _LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
 
@@ -222,6 +222,7 @@ class ColocatedCluster:
         self._steps_left = _MOST_STEPS
         self._picked: Picked | None = None
         self._scale = 1.0
+        self._exactness = _ROUTED
 
     def _first_guess(self, rate_rps: float) -> Guess:
         n = self.instances
@@ -365,7 +366,7 @@ class ColocatedCluster:
         follow = None
         evicted = lost = None
         if form is not None and self.work.follow_up_ratio > 0:
-            follow = self._follow_ups(hits)
+            follow = self.work.follow_ups
             evicted = min(hits.refused, 1.0)  # a sum of shares
             lost = self._lost_by_class(hits)
         return stickiness(
@@ -384,7 +385,7 @@ class ColocatedCluster:
                 resource="engine",
             ),
             start,
-            _ROUTED,
+            self._exactness,
             max(min(MOST_STEPS, self._steps_left), 1),
         )
 
@@ -406,22 +407,6 @@ class ColocatedCluster:
         total = belongs.sum(axis=0)
         lost = hits.refused_each[self.work.local.has_home] @ belongs
         return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
-
-    def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
-        """Follow-ups whose home has their context, as the router sees them."""
-        local = self.work.local
-        rows = np.flatnonzero(local.has_home & (local.own[0] > local.shared))
-        if not rows.size:
-            rows = np.flatnonzero(local.has_home)
-        step = max(rows.size // _FOLLOW_UPS, 1)
-        order = rows[np.argsort(local.own[0, rows] / local.prompt[rows], kind="stable")]
-        at = order[step // 2 :: step]
-        return FollowUpHits(
-            local.prompt[at],
-            np.minimum(local.own[0, at], local.prompt[at]),
-            np.minimum(local.expected[at], local.prompt[at]),
-            np.minimum(local.shared[at], local.own[0, at]),
-        )
 
     # --- fixed point --------------------------------------------------------------------------
 
@@ -473,6 +458,7 @@ class ColocatedCluster:
             )
             if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
                 self._picked, picked_at = None, hits.mean_stay
+            self._exactness = _ROUTED if rounds > _PICKS else _ROUGHLY
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -503,7 +489,7 @@ class ColocatedCluster:
             change = _change(guess, new)
             if before is not None:  # the tiers, too, go on from their last answer
                 change = max(change, 2.0 * abs(hits.mean_stay - before.mean_stay))
-            if change < _SETTLED and rounds > 1:
+            if change < _SETTLED and rounds > _PICKS:
                 guess = new
                 break
             guess = secant.next(guess, new, change)
@@ -668,11 +654,11 @@ class ColocatedCluster:
 
     def _stay_rule(self, routed: Stickiness, hits: LocalHits) -> StayRule:
         """How the tiers see the policy: who stays how often."""
-        rule = self._rule(self._stay(routed, hits))
+        rule = self._with_homes(self._rule(self._stay(routed, hits)), routed, hits)
         if routed.rule.kind not in ("never", "blind") and self.instances > 1:
             older, wins = routed.older_wins, routed.home_wins(HOLDERS)
             rule = replace(rule, older_wins=older, home_wins=wins)
-            if rule.needs_own or rule.least_hit_ratio is not None:
+            if rule.seeks_hits:
                 rule = replace(rule, stay_without=float(wins[-1]))
         seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
         if routed.stay_of_hits is None or seen is None or kind is None:
@@ -695,6 +681,17 @@ class ColocatedCluster:
             lead=kind,
             longest_lead=longest,
         )
+
+    def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """Tell the tiers how often a follow-up without a home goes there all the same."""
+        lost = min(hits.refused, 1.0)
+        guards = rule.needs_own or rule.least_hit_ratio is not None
+        if not guards or self.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
+            return rule
+        back = 1.0 - routed.migrated_evicted_ratio / lost
+        if not np.isfinite(back):
+            return rule
+        return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
 
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""
