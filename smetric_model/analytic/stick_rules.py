@@ -414,9 +414,9 @@ def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) ->
     place = np.minimum(added.tokens / step, _CELLS - 1.0)
     low = place.astype(np.int64)
     upper = place - low
-    one = np.bincount(low, added.weights * (1.0 - upper), minlength=_CELLS + 1)
-    one += np.bincount(low + 1, added.weights * upper, minlength=_CELLS + 1)
-    one = one[:_CELLS] * (added.ratio / max(float(added.weights.sum()), 1e-300))
+    amounts = np.bincount(low, added.weights * (1.0 - upper), minlength=_CELLS + 1)
+    amounts = amounts + np.bincount(low + 1, added.weights * upper, minlength=_CELLS + 1)
+    one = amounts[:_CELLS] * (added.ratio / max(float(added.weights.sum()), 1e-300))
     one[0] += 1.0 - added.ratio
     law = np.zeros(_CELLS)
     law[0] = 1.0

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smetric_model.analytic import _chain_kernels as kernels
-from smetric_model.analytic import _routing_kernels as routing_kernels
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
@@ -174,8 +173,8 @@ class Stickiness:
         law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
         at_least = np.cumsum(self.load_law[::-1])[::-1]
         of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
-        share = [float(seen @ routing_kernels.least_loaded_share(at_least, law, m)) / m for m in of]
-        return np.clip(share, 0.0, 1.0)
+        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
+        return np.asarray(np.clip(share, 0.0, 1.0))
 
     @property
     def joined_load_mean(self) -> float:
