@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["llm_changes"]
+__all__ = ["group_changes", "group_option", "llm_changes"]
+
+#: unequal instances
+group_option = click.option(
+    *("--group", "groups"),
+    type=(str, int),
+    multiple=True,
+    metavar="GPU INSTANCES",
+    help="Equal instances of a cluster of several kinds; once a kind, in place of [[groups]].",
+)
+
+
+def group_changes(groups: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return what ``--group`` changes in a scenario.
+
+    Parameters
+    ----------
+    groups : sequence of (str, int)
+        GPU and number of instances of each.
+    """
+    if not groups:
+        return {}
+    return {"groups": [{"gpu": gpu, "instances": count} for gpu, count in groups]}
 
 
 def llm_changes(scenario: Scenario, llm: str) -> dict[str, Any]:

@@ -237,11 +237,13 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
 def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     engine, nodes = inputs.engine, inputs.nodes
     ticks = inputs.window.end - inputs.window.start
-    if (replay.held_token_ticks > engine.pool_tokens * float(ticks) * (1 + 1e-9)).any():
+    pool_tokens = inputs.of_instances("engine.pool_tokens")
+    if (replay.held_token_ticks > pool_tokens * float(ticks) * (1 + 1e-9)).any():
         yield Violation("KV of running requests <= pool", "more was held")
     held = replay.held_blocks
     if held.shape[0]:
-        if (held.sum(axis=0) * engine.cache_block_tokens > engine.pool_tokens).any():
+        cached = held.sum(axis=0) * engine.cache_block_tokens
+        if (cached > pool_tokens[: cached.size]).any():
             yield Violation("cached blocks <= pool", "more are cached")
         child = np.flatnonzero(nodes.parent >= 0)
         above = nodes.parent[child]
