@@ -374,8 +374,8 @@ def begin_step(p, instance, now, skip):
         join_batch(p, instance, now)
     preempted = w.engine.preempt and make_room(p, instance, now)
     batch = s.instance[instance].decoding_count
-    budget = w.instance[instance].token_budget - batch
-    places = w.instance[instance].max_running_requests - batch
+    here = w.instance[instance]
+    budget = here.token_budget - batch
     chunks = 0
     fetching = False
     starved = False
@@ -394,7 +394,7 @@ def begin_step(p, instance, now, skip):
         budget > 0
         and not preempted
         and s.instance[instance].waiting >= 0
-        and s.instance[instance].prefilling_count < places
+        and s.instance[instance].prefilling_count + batch < here.max_running_requests
     ):
         request = s.instance[instance].waiting
         if not _admit(p, instance, request, now):
@@ -430,7 +430,7 @@ def begin_step(p, instance, now, skip):
                 keys += cached + chunk
                 if s.request[request].chunk == s.request[request].todo:
                     sampled += 1.0
-        model = w.model[w.instance[instance].kind]
+        model = w.model[here.kind]
         ticks = step_ticks(
             model, tokens, pairs, keys, float(batch), float(s.instance[instance].context), sampled
         )
@@ -653,20 +653,19 @@ def _admit(p, instance, request, now):
 @part
 def _start_fetch(p, instance, request, local, fetched, now):
     s, w = tables(p)
-    node = w.instance[instance].node
+    here = w.instance[instance]
     work = 0.0
     if w.fabric.nodes > 1:
         work = nic_work(p, instance, fetched, computing(p, instance))
-    size = fetched / w.engine.block_tokens * w.instance[instance].block_bytes
+    size = fetched / w.engine.block_tokens * here.block_bytes
     if w.fabric.recompute_if_faster:
         flows = s.link[2 * w.fabric.nodes + instance].flows
-        share = w.instance[instance].pcie_bytes_per_s / (flows + 1)
+        share = here.pcie_bytes_per_s / (flows + 1)
         seconds = size / share
         if work > 0.0:
-            seconds = max(seconds, work / nic_rate(p, node))
-        model, budget = w.model[w.instance[instance].kind], w.instance[instance].token_budget
-        recompute = prefill_ticks(model, fetched, local, budget)
-        if seconds * 1e12 + w.instance[instance].fixed_fetch_ticks > recompute:
+            seconds = max(seconds, work / nic_rate(p, here.node))
+        recompute = prefill_ticks(w.model[here.kind], fetched, local, here.token_budget)
+        if seconds * 1e12 + here.fixed_fetch_ticks > recompute:
             return False
     if s.out[request].first_token < 0:
         s.out[request].fetch_start = now
@@ -674,7 +673,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     start_pcie(p, instance, size, request, now)
     if work > 0.0:
         s.request[request].legs = 2
-        start_nic(p, 2 * node, work, request, now)
+        start_nic(p, 2 * here.node, work, request, now)
     return True
 
 

@@ -24,11 +24,11 @@ __all__ = [
 def ticks_of(p, instance, steps):
     s, w = tables(p)
     batch = s.instance[instance].decoding_count
-    kind = w.instance[instance].kind
+    row = w.instance[instance].decode + batch
     return run_ticks(
-        w.decode[kind, batch].base,
-        w.decode[kind, batch].per_token,
-        w.decode[kind, batch].least,
+        w.decode[row].base,
+        w.decode[row].per_token,
+        w.decode[row].least,
         batch,
         s.instance[instance].context,
         steps,
@@ -61,10 +61,11 @@ def wait_ticks(p, instance, now):
     context = s.instance[instance].context
     if s.instance[instance].step_start >= 0 and s.instance[instance].step_is_run:
         context += batch * (steps_by(p, instance, now + 1) - 1)
+    row = w.instance[instance].decode + batch
     step = run_ticks(
-        w.decode[kind, batch].base,
-        w.decode[kind, batch].per_token,
-        w.decode[kind, batch].least,
+        w.decode[row].base,
+        w.decode[row].per_token,
+        w.decode[row].least,
         batch,
         context,
         1,

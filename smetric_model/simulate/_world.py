@@ -44,7 +44,7 @@ _MODEL = record({"f8": " ".join(StepModel._fields)})
 #: what an instance is, and what its node's links are: those of its kind
 _OF_INSTANCE = record(
     {
-        "i8": "kind node pool_tokens fixed_state_tokens token_budget max_running_requests"
+        "i8": "kind node decode pool_tokens fixed_state_tokens token_budget max_running_requests"
         " fixed_fetch_ticks",
         "f8": "pcie_bytes_per_s peer_bytes_per_s block_bytes",
     }
@@ -93,7 +93,7 @@ class World(NamedTuple):
     instance: Any  # (instances,)
     interface: Any  # (nodes of the cluster,)
     model: Any  # (kinds,)
-    decode: Any  # (kinds, batches)
+    decode: Any  # by batch size, kind by kind; ``instance.decode`` says where it begins
     nic_work: Any  # (kinds, 2, sizes) bytes, see IDLE
     transfer_work: Any  # the same; empty where no KV goes from one node to another
     host: Any  # (kinds, requests) ticks; empty where all kinds take the requests' own
@@ -173,10 +173,15 @@ def _kinds(inputs: Inputs) -> dict[str, Any]:
         return {name: inputs.of_instances(f"{part}.{name}") for name in names.split()}
 
     model = np.array([tuple(map(float, kind.model)) for kind in kinds], _MODEL)
-    decode = np.zeros((len(kinds), max(kind.decode.base.size for kind in kinds)), _DECODE)
-    for row, kind in zip(decode, kinds, strict=True):
-        for name in _DECODE.names or ():
-            row[name][: kind.decode.base.size] = getattr(kind.decode, name)
+    sizes = [kind.decode.base.size for kind in kinds]
+    decode = table(
+        _DECODE,
+        sum(sizes),
+        **{
+            name: np.concatenate([getattr(kind.decode, name) for kind in kinds])
+            for name in _DECODE.names or ()
+        },
+    )
     own_host = any(kind.host_ticks is not inputs.requests.host_ticks for kind in kinds)
     host = [kind.host_ticks for kind in kinds] if own_host else []
     return {
@@ -185,6 +190,7 @@ def _kinds(inputs: Inputs) -> dict[str, Any]:
             first.instances,
             kind=inputs.kind_of,
             node=inputs.node_of,
+            decode=(np.cumsum(sizes) - sizes)[inputs.kind_of],
             peer_bytes_per_s=inputs.of_instances("peer_bytes_per_s"),
             **each("engine", "pool_tokens fixed_state_tokens token_budget max_running_requests"),
             **each("fabric", "fixed_fetch_ticks pcie_bytes_per_s block_bytes"),
