@@ -95,7 +95,7 @@ def _tiers(rng, failing: bool) -> Tiers:
     )
 
 
-def random_inputs(seed: int) -> Inputs:
+def random_inputs(seed: int, unequal: bool = True) -> Inputs:
     rng = np.random.default_rng(seed)
     engine_block = int(rng.choice([4, 16]))
     block = engine_block * int(rng.choice([1, 2, 4]))
@@ -229,7 +229,7 @@ def random_inputs(seed: int) -> Inputs:
         clients=clients,
     )
     kinds = np.random.default_rng([seed, 4])
-    if kinds.random() < 0.5:
+    if unequal and kinds.random() < 0.5:
         inputs = with_groups(inputs, kinds, longest)
     if failing:
         inputs = dataclasses.replace(inputs, faults=random_faults(extra, inputs.node_of))
