@@ -14,11 +14,13 @@ from smetric_model.planning import words
 if TYPE_CHECKING:
     from smetric_model.designing import DesignPlan
     from smetric_model.planning import Plan
+    from smetric_model.scenario import Scenario
 
 __all__ = ["plan_page", "write_plan_report"]
 
 _ASSUMPTIONS = (
-    "The truth under a router lies between no reuse and ideal reuse.",
+    "Reuse under a router lies between none and ideal; what it gains by balancing the load is not"
+    " in these three.",
     "Requests arrive at each instance as a Poisson process; prefill is served first come, first"
     " served; KV tiers are LRU.",
     "Each step's time is a roofline by operator group, with efficiencies fitted to published"
@@ -95,31 +97,24 @@ def plan_page(plan: Plan | DesignPlan) -> str:
         HTML that loads nothing, runs nothing, and follows the reader's light or dark setting.
         Whatever comes from files is escaped.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from smetric_model.plots import COLOURS, GROUP_COLOURS
+    from smetric_model.pages import filled_page
+    from smetric_model.plots import GROUP_COLOURS
 
     search = _search(plan)
     placement: Plan = plan if search is None else search.placement  # type: ignore[assignment]
     notes = placement.notes if search is None else (*search.notes, *placement.notes)
-    environment = Environment(
-        loader=PackageLoader("smetric_model"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("plan.html.j2").render(
+    return filled_page(
+        "plan.html.j2",
         plan=placement,
         search=None if search is None else _searched(search),
         words=words,
         notes=[_sentence(note) for note in notes],
-        colours=COLOURS,
         group_colours=GROUP_COLOURS,
         plots=_plots(placement),
         slo=words.slo(placement),
         steps=_steps(placement),
-        scenario=_scenario(placement),
+        asked=plan.scenario,
+        scenario=_scenario(plan.scenario),
         assumptions=_ASSUMPTIONS,
         efficiencies=_efficiencies(placement),
         versions={"Python": platform.python_version()}
@@ -135,6 +130,8 @@ def plan_page(plan: Plan | DesignPlan) -> str:
 def _searched(search: DesignPlan) -> dict[str, Any]:
     """Return what the page shows of a search over designs."""
     from smetric_model.designing import rows as designs
+    from smetric_model.designing.hardware import advice
+    from smetric_model.designing.pools import far_more, limited_by
 
     done = [d for d in search.designs if not d.error]
     ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]
@@ -144,23 +141,28 @@ def _searched(search: DesignPlan) -> dict[str, Any]:
             reasons.setdefault(design.error.splitlines()[0], []).append(design.name)
     return {
         "answers": search.answers,
+        "advice": advice(search),
+        "serves": search.advised.instances is not None,
+        "balance": designs.balance_note(search),
+        "given_instances": search.scenario.cluster.instances,
         "findings": search.findings,
-        "columns": designs.design_columns(search),
+        "columns": [*designs.design_columns(search), "limited by"],
+        "caption": designs.design_caption(search),
         "rows": [
             {
                 "name": d.name,
-                "cells": designs.design_cells(search, d),
+                "cells": [*designs.design_cells(search, d), limited_by(d)],
                 "on_front": d.on_front,
                 "given": d is search.given,
             }
             for d in ordered
         ],
+        "far_more": far_more(search),
         "impossible": [(", ".join(names), reason) for reason, names in reasons.items()],
-        "unit": search.prices.unit,
         "prices": designs.price_rows(search.prices),
         "tries": designs.try_rows(search),
         "plots": _search_plots(search),
-        "seconds": ", ".join(f"{k} {words.duration(v)}" for k, v in search.seconds.items()),
+        "spent": designs.spent_text(search),
     }
 
 
@@ -309,13 +311,12 @@ def _steps(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _scenario(plan: Plan) -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
+def _scenario(scenario: Scenario) -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
     """Every key of the scenario by section: name, value, meaning, whether it is the default."""
     from pydantic import BaseModel
 
     top: list[tuple[str, str, str, bool]] = []
     sections = [("", top)]
-    scenario = plan.scenario
     for key, field in type(scenario).model_fields.items():
         value = getattr(scenario, key)
         if isinstance(value, BaseModel):

@@ -136,7 +136,7 @@ def _value(hits: Solved, fetch: Solved, load: Solved) -> float:
         own,
         np.asarray(slo.ttft_s(mixed.prompt), dtype=float),
         slo.tpot_s,
-        load.cluster._arrivals(load.state.routed, instance),
+        load.cluster._arrivals(load.state.routed, instance, mixed.is_free),
     )
     both = loaded.slo_probability().both
     rows, demand = cluster.work.rows, cluster.demand

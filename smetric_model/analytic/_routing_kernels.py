@@ -545,7 +545,7 @@ def fluctuations(
     births: FloatArray,
     arrivals: FloatArray,
     completion: FloatArray,
-    thinking: tuple[FloatArray, FloatArray],
+    thinking: tuple[FloatArray, FloatArray, FloatArray],
     moments: tuple[float, float],
     rates: tuple[float, float],
 ) -> tuple[FloatArray, FloatArray, float]:
@@ -559,13 +559,14 @@ def fluctuations(
     completion : ndarray, shape (levels - 1,)
         Completions per second with 1, 2, … present.
     thinking : tuple of ndarray, shape (classes,)
-        Rate at which each class ends, and share of the gaps in it.
+        Rate at which each class ends, share of the gaps in it, and how much likelier than the
+        average follow-up one of this class finds its context at home.
     moments : tuple of float
         Mean and variance of the load.
     rates : tuple of float
         Requests, and follow-ups, per second and instance.
     """
-    gamma, alpha = thinking
+    gamma, alpha, keeps = thinking
     mean, variance = moments
     rate, follow = rates
     service, own, kept = 0.0, 0.0, 0.0
@@ -583,9 +584,9 @@ def fluctuations(
     for j in range(size):
         drift[j, j] = -gamma[j]
         drift[j, size] = alpha[j] * (follow / rate) * service
-        drift[size, j] = kept * gamma[j]
+        drift[size, j] = kept * keeps[j] * gamma[j]
         noise[j, j] = 2.0 * follow * alpha[j]
-        noise[j, size] = noise[size, j] = -follow * alpha[j] * (1.0 + kept)
+        noise[j, size] = noise[size, j] = -follow * alpha[j] * (1.0 + kept * keeps[j])
     drift[size, size] = own - service - 1e-9 * rate  # never singular, also for a point mass
     noise[size, size] = 2.0 * rate
     return drift, noise, service

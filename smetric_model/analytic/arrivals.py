@@ -36,11 +36,20 @@ class Arrivals:
     busy_factor : ndarray, shape (levels,), optional
         The same as ``factor`` while a prefill runs, where the router avoids that; an instance that
         prefills has got its last request just now, and others are next in turn.
+    free_ratio, busy_free_ratio : ndarray, shape (levels,), optional
+        Share of the arrivals at each load that could have gone anywhere (first turns, follow-ups
+        without a home), and the same while a prefill runs.
+    is_free : ndarray of bool, shape (n,), optional
+        Which requests of the instance's mix these are.  They compute more than those that come
+        back to their context, and go where little is under way.
     """
 
     factor: FloatArray
     delayed: float = 0.0
     busy_factor: FloatArray | None = None
+    free_ratio: FloatArray | None = None
+    busy_free_ratio: FloatArray | None = None
+    is_free: NDArray[np.bool_] | None = None
 
     @property
     def is_poisson(self) -> bool:
@@ -59,6 +68,22 @@ class Arrivals:
         factor = self.factor if self.busy_factor is None else self.busy_factor
         levels = np.arange(factor.size)
         return np.asarray(np.interp(np.asarray(load, dtype=float), levels, factor))
+
+    def free_at(self, load: ArrayLike, prefilling: bool = False) -> FloatArray:
+        """Return the share of free arrivals at loads; all alike where nothing is known of them.
+
+        Parameters
+        ----------
+        load : array_like of float
+            Loads.
+        prefilling : bool
+            Whether a prefill runs.
+        """
+        share = self.busy_free_ratio if prefilling else self.free_ratio
+        at = np.asarray(load, dtype=float)
+        if share is None:
+            return np.ones(at.shape)
+        return np.asarray(np.interp(at, np.arange(share.size), share))
 
     def at(self, load: ArrayLike) -> FloatArray:
         """Return ``m`` at loads that need not be whole.

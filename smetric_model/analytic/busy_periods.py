@@ -182,6 +182,17 @@ def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-d
     return busy
 
 
+@numba.njit(cache=True)
+def _transform(mass, places, x):  # type: ignore[no-untyped-def]
+    """Return the generating function of a law on a grid at some points."""
+    gaps = places.copy()
+    gaps[1:] -= places[:-1]
+    result = np.empty(x.size, np.complex128)
+    for i in range(x.size):
+        result[i] = _series(mass, gaps, places, x[i])[0]
+    return result
+
+
 class BusyPeriods:
     r"""Busy periods of M/G/1 on a grid, and the time by which they delay an interrupted task.
 
@@ -201,6 +212,9 @@ class BusyPeriods:
         Longest delay of interest [s].
     points : int
         Size of the transform; half of it is the grid.
+    first : tuple of array_like and float, optional
+        Works, weights and rate of those that interrupt, where they are others than those that
+        come meanwhile.
     """
 
     def __init__(
@@ -210,22 +224,34 @@ class BusyPeriods:
         rate_rps: float,
         horizon_s: float,
         points: int = 1 << 10,
+        first: tuple[ArrayLike, ArrayLike, float] | None = None,
     ):
-        work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
         self.rate_rps = rate_rps
         self.points = points
         half = points // 2
         self.step_s = horizon_s / (half - 1)
+        mass, places = self._on_grid(work_s, weights)
+        radius = 10.0 ** (-8.0 / points)
+        self._damping = damping(points)[:half]
+        log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
+        self._busy = _busy_transform(mass, places, log_z, rate_rps * self.step_s)
+        if first is not None:
+            self.rate_rps = first[2]
+            x = np.exp(log_z - rate_rps * self.step_s * (1.0 - self._busy))
+            self._busy = _transform(*self._on_grid(*first[:2]), x)
+
+    def _on_grid(
+        self, work_s: ArrayLike, weights: ArrayLike
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Return probabilities and places on the grid; means are kept."""
+        work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
+        half = self.points // 2
         position = np.minimum(work / self.step_s, half)  # longer is late whatever it is
         low = position.astype(int)
         pmf = np.bincount(low, share * (1 - (position - low)), minlength=half + 2)
         pmf += np.bincount(low + 1, share * (position - low), minlength=half + 2)
         places = np.flatnonzero(pmf)
-        mass = np.asarray(pmf[places], dtype=float)
-        radius = 10.0 ** (-8.0 / points)
-        self._damping = damping(points)[:half]
-        log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
-        self._busy = _busy_transform(mass, places, log_z, rate_rps * self.step_s)
+        return np.asarray(pmf[places], dtype=float), places
 
     def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the delay by the arrivals of an interval and what they bring along.

@@ -83,6 +83,8 @@ class Mixed(NamedTuple):
         Hit in the instance's own memory; fetched; what could have been fetched [tokens].
     fetch_s : ndarray
         Time of each fetch [s].
+    is_free : ndarray of bool
+        Whether it lands elsewhere than at a home.
     """
 
     prompt: FloatArray
@@ -91,6 +93,7 @@ class Mixed(NamedTuple):
     fetched: FloatArray
     potential: FloatArray
     fetch_s: FloatArray
+    is_free: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +298,8 @@ class ColocatedCluster:
         )
         fetched = np.where(self.work.lots[: picked.size] < fetches.made_ratio, potential, 0.0)
         fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
-        return Mixed(prompt, output, here, fetched, potential, fetch_s), fetches, reach
+        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, picked >= 2 * n)
+        return mixed, fetches, reach
 
     def _host_s(self, prompt: FloatArray) -> FloatArray:
         return np.asarray(host_time_s(self.demand.instance, prompt, self.fitted))
@@ -361,10 +365,11 @@ class ColocatedCluster:
             unit = max(new * self._before_token, 1.0)
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
-        evicted = None
+        evicted = lost = None
         if form is not None and self.work.follow_up_ratio > 0:
             follow = self._follow_ups(hits)
             evicted = min(hits.refused, 1.0)  # a sum of shares
+            lost = self._lost_by_class(hits)
         return stickiness(
             RoutedCluster(
                 instances=self.instances,
@@ -375,6 +380,7 @@ class ColocatedCluster:
                 think_time=think,
                 follow_ups=follow,
                 evicted_ratio=evicted,
+                evicted_by_class=lost,
                 load_unit_tokens=unit,
                 resource="engine",
             ),
@@ -386,6 +392,13 @@ class ColocatedCluster:
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
         return self.work.think_time
+
+    def _lost_by_class(self, hits: LocalHits) -> FloatArray:
+        """Share of the follow-ups of each class of think time that the router refuses."""
+        belongs = self.work.think_classes
+        total = belongs.sum(axis=0)
+        lost = hits.refused_each[self.work.local.has_home] @ belongs
+        return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
 
     def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
         """Follow-ups whose home has their context, as the router sees them."""
@@ -461,7 +474,7 @@ class ColocatedCluster:
                 stable = False
             if routed is None:
                 break
-            arrivals = self._arrivals(routed, instance)
+            arrivals = self._arrivals(routed, instance, mixed.is_free)
             loaded = instance.at_rate(
                 bearable,
                 np.asarray(self.scenario.slo.ttft_s(mixed.prompt), dtype=float),
@@ -523,7 +536,9 @@ class ColocatedCluster:
                 continue
         return None
 
-    def _arrivals(self, routed: Stickiness, instance: ColocatedInstance) -> Arrivals:
+    def _arrivals(
+        self, routed: Stickiness, instance: ColocatedInstance, is_free: NDArray[np.bool_]
+    ) -> Arrivals:
         own = routed.cluster.rate_per_instance_rps
         births = routed.birth_rate_rps
         law = routed.load_law
@@ -531,11 +546,15 @@ class ColocatedCluster:
         last = int(np.flatnonzero(law > 1e-9)[-1])
         factor = births[: last + 1] / own
         free = self._free_ratio(routed)[: last + 1]
-        avoided = self._avoided(routed, instance)
+        sticky, other = self._avoided(routed, instance)
+        busy = (1 - free) * sticky + free * other
         return Arrivals(
             factor,
             own * float(instance.mix.before_prefill_s.mean()),
-            factor * ((1 - free) * avoided[0] + free * avoided[1]),
+            factor * busy,
+            free,
+            free * other / np.maximum(busy, 1e-300),
+            is_free,
         )
 
     def _free_ratio(self, routed: Stickiness) -> FloatArray:

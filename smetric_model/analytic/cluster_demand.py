@@ -156,6 +156,11 @@ class ClusterDemand:
         return ThinkTime.fit(gaps)
 
     @cached_property
+    def think_classes(self) -> FloatArray:
+        """P(class of the think time | follow-up), shape (follow-ups of the sample, classes)."""
+        return self.think_time.memberships(self.local.idle[0, self.local.has_home])
+
+    @cached_property
     def turns(self) -> TurnLaw:
         """Turns of a session; only its share of follow-ups matters to the mean field."""
         return TurnLaw.from_follow_up_ratio(min(self.follow_up_ratio, 1 - 1e-6))

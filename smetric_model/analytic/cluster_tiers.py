@@ -171,6 +171,8 @@ class LocalHits:
     whole_tokens, part_tokens, landed_tokens : ndarray
         Hit of such a one; mean hit of others that stay, and of those that do not stay (first turns
         included) [tokens].
+    refused_each : ndarray
+        Probability that the home of each request lost too much of its context for the router.
     mean_stay : float
         Of follow-ups.
     refused : float
@@ -195,6 +197,7 @@ class LocalHits:
     whole_tokens: FloatArray
     part_tokens: FloatArray
     landed_tokens: FloatArray
+    refused_each: FloatArray
     mean_stay: float
     refused: float
     tied: float
@@ -422,6 +425,7 @@ class LocalTier:
             ),
             part_tokens=np.minimum(part / np.maximum(stays - whole, _FEWEST), self.longest),
             landed_tokens=np.minimum(landed / np.maximum(1 - stays, _FEWEST), self.longest),
+            refused_each=refused,
             mean_stay=float(stays[homes].mean()) if homes.size else 1.0,
             refused=float(refused[homes].mean()) if homes.size else 0.0,
             tied=float(tied[homes].mean()) if homes.size else 0.0,

@@ -157,7 +157,8 @@ class DisaggregatedCluster(ColocatedCluster):
                 raise UnstableError(
                     f"{rate_rps:.4g} requests/s send, write and fetch {busiest:.3g} times what"
                     f" the NICs between the pools carry (KV that is handed over: {sent:.3g} nodes'"
-                    f" worth; writes: {fetches.write_utilisation:.3g} of a prefill node's)",
+                    f" worth; writes: {fetches.write_utilisation:.3g} of a prefill node's):"
+                    " cluster.nics_per_node, cluster.nic_bytes_per_s or more instances help",
                     side,
                 )
         return super()._check_links(rate_rps, fetches, mixed)

@@ -121,6 +121,9 @@ class BatchLaw(NamedTuple):
         all equal for Poisson arrivals [requests/s].
     idle : float
         P(the engine has nothing to do).
+    beside_kinds, busy_kinds : tuple of float
+        Share of sticky, and of free, requests among the arrivals beside a decode, and while
+        prefills run, each ÷ their share of all arrivals; 1 where they are not told apart.
     """
 
     present: _Array
@@ -136,6 +139,8 @@ class BatchLaw(NamedTuple):
     full_rate_rps: float
     beside_rate_rps: float
     idle: float
+    beside_kinds: tuple[float, float] = (1.0, 1.0)
+    busy_kinds: tuple[float, float] = (1.0, 1.0)
 
 
 class _Group(NamedTuple):
@@ -206,7 +211,8 @@ class LoadedInstance:
         # Prefill is busy for the share λ w of the time, and arrivals come at the busy rate
         # meanwhile: λ_b w of them find it busy.  Theirs is the wait of M/G/1 at that rate, in
         # which as many are delayed; nothing changes but what the busy rate is.
-        self._sample = condensed(work, 24)
+        self._met_beside = self._met(arrivals, self.law.beside_kinds)
+        self._met_busy = self._met(arrivals, self.law.busy_kinds)
         # equally likely waits, and their means by bin
         self._waits_s = self._quantiles_of_wait((np.arange(_WAIT_POINTS) + 0.5) / _WAIT_POINTS)
         cuts = (_BIN_EDGES * _WAIT_POINTS).round().astype(int)
@@ -228,6 +234,23 @@ class LoadedInstance:
     def stretched_prefill_s(self) -> float:
         """Mean time that the engine is busy with a request's prefill, decodes beside it [s]."""
         return self._ahead.mean_s
+
+    def _met(self, arrivals: Arrivals, kinds: tuple[float, float]) -> tuple[_Array, _Array]:
+        """Prefill times of those who arrive at some moments, and the weight of each.
+
+        ``kinds``: how often sticky and free requests do, against their share of all arrivals.
+        """
+        work, is_free = self._work_s, arrivals.is_free
+        if kinds == (1.0, 1.0) or is_free is None or is_free.all() or not is_free.any():
+            return condensed(work, 24)
+        parts = [condensed(work[which], 16) for which in (~is_free, is_free)]
+        share = float(is_free.mean())
+        weights = np.array([(1.0 - share) * kinds[0], share * kinds[1]])
+        weights /= weights.sum()
+        return (
+            np.concatenate([values for values, _ in parts]),
+            np.concatenate([w * each for w, (_, each) in zip(weights, parts, strict=True)]),
+        )
 
     # --- states -----------------------------------------------------------------------------
 
@@ -433,12 +456,24 @@ class LoadedInstance:
     def _behind_s(
         self, group: _Group, wait_s: float, rows: NDArray[np.intp] | NDArray[np.bool_]
     ) -> _Array:
-        """Interval whose arrivals are still to be prefilled when each request starts to decode."""
+        """Interval whose arrivals are still to be prefilled when each request starts to decode [s].
+
+        As long as it would have to be beside a decode for as much work to come.
+        """
         own = self._own_prefill_s[group.batch][rows]
         if group.blocked or self.prefill_load <= 0:
-            return np.asarray(own + wait_s)
+            return np.asarray((own + wait_s) * self._behind_ratio)
         shared = self._shared(own, wait_s)
-        return np.maximum(own + wait_s + shared - shared / self.prefill_load, 0.0)
+        behind = np.maximum(own + wait_s + shared - shared / self.prefill_load, 0.0)
+        return np.asarray(behind * self._behind_ratio)
+
+    @cached_property
+    def _behind_ratio(self) -> float:
+        """Work that comes in a second while a prefill runs ÷ beside a decode."""
+        (busy, busy_share), (beside, beside_share) = self._met_busy, self._met_beside
+        coming = self.law.beside_rate_rps * float(beside @ beside_share)
+        busy_load = self.law.busy_rate_rps * float(busy @ busy_share)
+        return busy_load / coming if coming > 0 else 1.0
 
     @cached_property
     def _stalls(self) -> _StallLaw:
@@ -452,7 +487,12 @@ class LoadedInstance:
                 shortest = min(shortest, float(interval.min()))
                 longest = max(longest, float(interval.max()))
         return _StallLaw(
-            *self._sample, self.law.beside_rate_rps, shortest, longest, self._most_prefills[several]
+            *self._met_beside,
+            self.law.beside_rate_rps,
+            shortest,
+            longest,
+            self._most_prefills[several],
+            (*self._met_busy, self.law.busy_rate_rps),
         )
 
     def _tpot_within(
@@ -723,18 +763,23 @@ class _StallLaw:
         shortest_s: float,
         longest_s: float,
         most_prefills: _Array,
+        meanwhile: tuple[_Array, _Array, float] | None = None,
     ):
         mean, second = float(work_s @ weights), float((work_s * work_s) @ weights)
         largest = float(work_s.max())
-        load = min(rate_rps * mean, 0.995)
-        scale = load / (rate_rps * mean) if load > 0 else 1.0
+        growing, growing_weights, growth_rps = meanwhile or (work_s, weights, rate_rps)
+        growth = growth_rps * float(growing @ growing_weights)
+        load = min(growth, 0.995)
+        scale = load / growth if load > 0 else 1.0
+        beside = rate_rps * mean
         levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
         spread = np.sqrt(rate_rps * levels * second / (1 - load) ** 3)
-        reach = np.maximum(levels * load / (1 - load) + 8 * spread, 1.02 * largest)
+        reach = np.maximum(levels * beside / (1 - load) + 8 * spread, 1.02 * largest)
         laws, steps = [], []
         for part in _alike(reach):
             top = float(reach[part].max())
-            busy = BusyPeriods(work_s * scale, weights, rate_rps, top)
+            first = None if meanwhile is None else (work_s, weights, rate_rps)
+            busy = BusyPeriods(growing * scale, growing_weights, growth_rps, top, first=first)
             laws.append(busy.delay_cdf(levels[part]))
             steps += [busy.step_s] * len(laws[-1])
         self.arrivals = _Table(levels, laws, steps)

@@ -197,7 +197,12 @@ def routed_batch_law(
     found = (weights * rates[:places] + mean_work * seen_busy) / total
     last = full * full_rate
     norm = max(float(found.sum()) + last, 1e-300)
-    met = float(tokens @ rates[:places]) / max(float(tokens.sum()), 1e-300)
+    # a decode meets arrivals for as long as it runs: longer where its steps are
+    running = weights * batches
+    met = float(running @ rates[:places]) / max(float(running.sum()), 1e-300)
+    beside_kinds, busy_kinds = _kinds(
+        arrivals, weights * rates[:places], mean_work * seen_busy, running * rates[:places]
+    )
     return BatchLaw(
         present=opened,
         full=full,
@@ -212,4 +217,28 @@ def routed_batch_law(
         full_rate_rps=full_rate,
         beside_rate_rps=met * (1.0 - made_full) + made_full * full_rate,
         idle=float(weights[0] / total),
+        beside_kinds=beside_kinds,
+        busy_kinds=busy_kinds,
     )
+
+
+def _kinds(
+    arrivals: Arrivals, idle: FloatArray, busy: FloatArray, beside: FloatArray
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Sticky and free arrivals beside a decode, and while prefills run, ÷ those of all arrivals.
+
+    The arguments weigh arrivals by the number that decode: while none prefills, while one does, and
+    as a decoding request meets them.
+    """
+    decoding = np.arange(float(idle.size)) + arrivals.delayed
+    free = arrivals.free_at(decoding)
+    free_busy = arrivals.free_at(decoding + 1.0, prefilling=True)
+    of_all = float(idle @ free + busy @ free_busy) / max(float(idle.sum() + busy.sum()), 1e-300)
+    if not 1e-6 < of_all < 1.0 - 1e-6:
+        return (1.0, 1.0), (1.0, 1.0)
+    shares = (
+        float(weights @ ratio) / max(float(weights.sum()), 1e-300)
+        for weights, ratio in ((beside, free), (busy, free_busy))
+    )
+    first, second = (((1.0 - share) / (1.0 - of_all), share / of_all) for share in shares)
+    return first, second

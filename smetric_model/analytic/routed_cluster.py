@@ -147,6 +147,9 @@ class RoutedCluster:
     evicted_ratio : float, optional
         Share of the follow-ups whose home lost their context, for the policies that guard against
         it.  By default the share of ``follow_ups`` whose hit the policy's guard refuses.
+    evicted_by_class : ndarray of float, shape (classes,), optional
+        The same for follow-ups of each class of ``think_time``; by default all are alike.  Those
+        who think for long are those who lose it.
     frameworks : Frameworks, optional
         Shared prefixes.  Without them first turns see no hits.
     move_work_ratio : float
@@ -173,6 +176,7 @@ class RoutedCluster:
     think_time: ThinkTime
     follow_ups: FollowUpHits | None = None
     evicted_ratio: float | None = None
+    evicted_by_class: FloatArray | None = None
     frameworks: Frameworks | None = None
     move_work_ratio: float = 0.0
     load_unit_tokens: float = 1.0
@@ -193,6 +197,14 @@ class RoutedCluster:
             raise SpecError("completion_rate_rps must not decrease with the number present")
         if self.evicted_ratio is not None and not 0 <= self.evicted_ratio <= 1:
             raise SpecError(f"evicted_ratio = {self.evicted_ratio}: it must lie in [0, 1]")
+        if self.evicted_by_class is not None:
+            lost = np.asarray(self.evicted_by_class, dtype=float)
+            if lost.shape != self.think_time.weights.shape or not np.all((lost >= 0) & (lost <= 1)):
+                raise SpecError(
+                    f"evicted_by_class = {lost}: a share in [0, 1] for each of"
+                    f" {self.think_time.weights.size} classes of think time is needed"
+                )
+            object.__setattr__(self, "evicted_by_class", lost)
         if not self.move_work_ratio >= 0:
             raise SpecError(f"move_work_ratio = {self.move_work_ratio}: it must be >= 0")
         if not self.load_unit_tokens > 0:

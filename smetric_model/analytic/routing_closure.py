@@ -98,6 +98,7 @@ class Closure:
         self.loads = np.arange(self.levels, dtype=float)
         self.rule = rule_of(cluster, self.levels)
         self.evicted = self.rule.evicted
+        self.keeps = self._keeps()
         self.crowding: Crowding | None = None
         if cluster.frameworks is not None and self.n > 1 and self.rule.first_turn == "same rule":
             self.crowding = Crowding(cluster, self.levels)
@@ -145,6 +146,15 @@ class Closure:
         tilted = float(np.interp(mean, means, variances / means)) * mean
         linear = self.rate / slope if slope > 0 else np.inf
         return max(min(tilted, linear), 1e-9)
+
+    def _keeps(self) -> FloatArray:
+        """P(context at home | think-time class) ÷ its mean: those who think for long lose it."""
+        lost, weights = self.cluster.evicted_by_class, self.cluster.think_time.weights
+        kept = np.ones(weights.size) if lost is None else 1.0 - lost
+        mean = float(weights @ kept)
+        if self.evicted == 0 or mean <= 0:
+            return np.ones(weights.size)
+        return np.asarray(kept / mean)
 
     def start(self) -> FloatArray:
         """Law under load balancing: narrow, as a fixed point of two should be approached."""
@@ -297,9 +307,10 @@ class Closure:
         regression slopes under the load's law::
 
             dm_j = -γ_j m_j + α_j (1-q) µ' l
-            dl   = s̄ Σ γ_j m_j + (b' - µ') l          b' of the arrivals at fixed thinking
+            dl   = s̄ Σ k_j γ_j m_j + (b' - µ') l      b' of the arrivals at fixed thinking
 
-        and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j γ_j Cov(m_j, l) / Var l.
+        and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j k_j γ_j Cov(m_j, l) / Var l,
+        k_j from :meth:`_keeps`.
         """
         think, follow = self.cluster.think_time, self.follow_rate
         gamma = think.rates_per_s
@@ -310,7 +321,7 @@ class Closure:
             births,
             arrivals,
             completion,
-            (gamma, think.weights),
+            (gamma, think.weights, self.keeps),
             (field.mean, field.variance),
             (self.rate, follow),
         )
@@ -323,7 +334,9 @@ class Closure:
             found = np.linalg.lstsq(system, -noise.ravel())[0].reshape(drift.shape)
             covariance = np.asarray(0.5 * (found + found.T), dtype=np.float64)
         spread = covariance[size, size]
-        slope = float(gamma @ covariance[:size, size]) / spread if spread > 0 else 0.0
+        slope = (
+            float((gamma * self.keeps) @ covariance[:size, size]) / spread if spread > 0 else 0.0
+        )
         if self.rule.kind in ("never", "blind") or self.rule.first_turn == "hash":
             slope = 0.0
         limit = follow / max(field.mean, 1e-9)

@@ -266,8 +266,8 @@ def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
     hits = cluster.follow_ups
     if hits is None:
         raise SpecError(
-            f"policy {policy.name!r} weighs hits against load: follow_ups must say how long the"
-            " hits are"
+            f"policy {policy.name!r} weighs hits against load, and nothing says how long hits are"
+            " (a trace without block ids; from Python: follow_ups)"
         )
     kept = hits.only(~_evicted(cluster, hits))
     if kept is None:

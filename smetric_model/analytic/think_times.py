@@ -173,6 +173,24 @@ class ThinkTime:
             return self.mean_s
         return float(self.weights @ (self.means_s * -np.expm1(-time_s / self.means_s)))
 
+    def memberships(self, gaps_s: ArrayLike) -> NDArray[np.float64]:
+        """Return P(class | gap): to which class gaps may belong.
+
+        Parameters
+        ----------
+        gaps_s : array_like of float, shape (n,)
+            Gaps [s].
+
+        Returns
+        -------
+        ndarray, shape (n, classes)
+            Rows sum to 1.
+        """
+        gaps = np.asarray(gaps_s, dtype=float)[:, None]
+        log = np.log(self.weights / self.means_s) - gaps / self.means_s
+        share = np.exp(log - log.max(axis=1, keepdims=True))
+        return np.asarray(share / share.sum(axis=1, keepdims=True))
+
     def met_ratio(self, stop_s: ArrayLike, weights: ArrayLike) -> float:
         r"""Return by how much fewer come during a stop than at other times, for what they wait.
 

@@ -142,5 +142,5 @@ def get_gpu(name: str) -> Gpu:
     """
     if name.endswith(".toml"):
         return _gpu_of(name, read_toml(name).get("gpu"), f"{name}, [gpu]")
-    gpu: Gpu = find("GPU", name, _catalog(), " To add one: data/gpus.toml.")
+    gpu: Gpu = find("GPU", name, _catalog(), " Or the path of a .toml with a table [gpu].")
     return gpu

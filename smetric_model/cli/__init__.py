@@ -7,6 +7,7 @@ Each subcommand lives in a module of its own and is imported when it is called, 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import signal
 import sys
 import threading
@@ -44,7 +45,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "smetric_model.cli.operations",
         "Peak and autoscaling, N + 1, cold caches, routers, tenants, FP8 KV.",
     ),
-    "plan": ("smetric_model.cli.plan", "Tokens per second a cluster can serve, and why."),
+    "plan": ("smetric_model.cli.plan", "How many GPUs a workload needs, which design, and why."),
     "predict": ("smetric_model.cli.predict", "The closed-form answer to a scenario."),
     "reproduce": ("smetric_model.cli.reproduce", "The paper's experiments, and its claims."),
     "route": ("smetric_model.cli.route", "The SMetric router in front of vLLM instances."),
@@ -71,6 +72,14 @@ class _Lazy(click.Group):
             return None
         command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = difflib.get_close_matches(args[0], _COMMANDS, n=1) if args else []
+        if near and args[0] not in _COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,9 +33,7 @@ _KEYS = {
 
 
 @click.command("bound")
-@click.argument(
-    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("scenario", required=False, type=ScenarioFile())
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
@@ -44,7 +43,7 @@ _KEYS = {
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--loop", type=click.Choice(["closed", "open"]), help="Closed or open loop.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to bound.")
+@click.option("--trace", type=TraceFile(), help="Trace to bound.")
 @click.option("--preset", help="Synthetic workload to bound.")
 @click.option(
     "--only-volume", is_flag=True, help="Only the bound on averages over time: much sooner."

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import group_changes, group_option
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    group_changes,
+    group_option,
+)
 
 if TYPE_CHECKING:
     from smetric_model.operations import Finding, RateCurve
@@ -34,10 +39,8 @@ def command() -> None:
 
 def _options(function: F) -> F:
     options = (
-        click.argument(
-            "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-        ),
-        click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file."),
+        click.argument("scenario", required=False, type=ScenarioFile()),
+        click.option("--trace", type=TraceFile(), help="Trace file."),
         click.option("--preset", help="Synthetic workload in place of a trace."),
         click.option(
             "--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import llm_changes
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,9 @@ _OPERATIONS_SEEDS = 2  # simulated for the operational questions
 
 
 @click.command("plan")
-@click.argument("scenario", required=False, type=_FILE)
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to plan for.")
+@click.argument("scenario", required=False, type=ScenarioFile())
+@click.option("--trace", type=TraceFile(), help="Trace to plan for.")
+@click.option("--preset", help="Synthetic workload to plan for, by its name.")
 @click.option(
     "--llm",
     help="Catalog name, or path to a config.json; its types and longest context come with it.",
@@ -92,6 +93,7 @@ _OPERATIONS_SEEDS = 2  # simulated for the operational questions
 def command(
     scenario: Path | None,
     trace: Path | None,
+    preset: str | None,
     llm: str | None,
     weight_dtype: str | None,
     kv_dtype: str | None,
@@ -115,8 +117,8 @@ def command(
     """How many GPUs a workload needs, which router, and what is worth its price.
 
     SCENARIO is a TOML file; without one, the shipped example is planned.  Options replace its keys.
-    With --trace and no --rate, the trace's own rate is planned for (none, where its sessions share
-    no clock: then capacity only).
+    With --trace or --preset and no --rate, the workload's own rate is planned for (none, where a
+    trace's sessions share no clock: then capacity only).
 
     Designs (by default: global tier and link smaller and larger, other policies) are compared in
     closed form, the best simulated, the given one bounded.  An interrupted plan with --out goes on
@@ -131,6 +133,11 @@ def command(
     path = scenario or data_dir() / "scenarios" / "agents-small.toml"
     written = Scenario.from_toml(path)
     changes: dict[str, Any] = {}
+    if trace is not None and preset is not None:
+        raise click.UsageError("--trace and --preset exclude each other")
+    if preset is not None:
+        changes |= {"workload.trace": None, "workload.preset": preset}
+        changes |= {"workload.rate_rps": "trace"}
     if trace is not None:
         changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
         changes |= {"workload.rate_rps": "trace"}
@@ -151,6 +158,7 @@ def command(
     money = None if prices is None else read_prices(prices)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be is told before the work
+    kept_before = _kept(out)
     try:
         with Console(stderr=True).status("planning") as status:
             tell = status.update if sys.stderr.isatty() else _slowly()
@@ -165,28 +173,45 @@ def command(
                 budget_s=budget,
                 folder=out,
                 jobs=jobs,
+                operations=(0 if no_simulation else _OPERATIONS_SEEDS) if operations else None,
             )
-            if operations:
-                from smetric_model.operations.overview import operational_findings
-
-                runs = 0 if no_simulation else _OPERATIONS_SEEDS
-                found = operational_findings(asked, seeds=runs, progress=tell)
-                result = result.with_findings(found)
     except KeyboardInterrupt:
-        if out is not None:
-            click.echo(f"what was finished is kept in {out}; the same command goes on", err=True)
+        click.echo(_interrupted(out, kept_before), err=True)
         raise
+    timed = result
     if out is not None:
         from smetric_model.report import write_plan_report
 
+        started = time.monotonic()
         page = write_plan_report(result, out)
+        timed = result.with_time("report", time.monotonic() - started)
         click.echo(f"report: {page}", err=True)
     if as_json:
         echo_json(result.to_dict())
     else:
         _print(result)
-        spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in result.seconds.items())
-        click.echo(f"planned in {result.elapsed_s:.0f} s ({spent})", err=True)
+        from smetric_model.designing.rows import spent_text
+
+        click.echo(f"planned in {spent_text(timed)}", err=True)
+
+
+def _kept(folder: Path | None) -> int:
+    """Count the finished answers in a folder."""
+    return 0 if folder is None else sum(1 for _ in folder.glob("points/*/*.json"))
+
+
+def _interrupted(folder: Path | None, before: int) -> str:
+    """Say what an interrupted plan leaves behind."""
+    if folder is None:
+        return "nothing is kept: with --out FOLDER a plan goes on where it was interrupted"
+    held = _kept(folder)
+    if held == 0:
+        return f"nothing was finished yet: the same command begins anew in {folder}"
+    answers = "answer is" if held == 1 else "answers are"
+    return (
+        f"{held} finished {answers} kept in {folder} ({held - before} of this call); the same"
+        " command goes on"
+    )
 
 
 def _slowly() -> Callable[[str], None]:
@@ -221,11 +246,19 @@ def _space(file: Path | None, vary: tuple[str, ...]) -> DesignSpace | None:
 
 
 def _print(result: DesignPlan) -> None:
+    from smetric_model.designing.hardware import advice
+    from smetric_model.designing.rows import balance_note
     from smetric_model.planning import words
 
     placement = result.placement
+    if result.advised.instances is not None:
+        echo_wrapped(f"recommended: {advice(result)}")
+    else:
+        echo_wrapped("recommended: nothing, no design compared serves this within the SLO")
     echo_wrapped(f"unservable: {words.unservable(placement)}")
-    echo_wrapped(words.headline(placement))
+    if words.beyond_context(placement):
+        echo_wrapped(f"beware: {words.beyond_context(placement)}")
+    echo_wrapped(words.engine(placement))
     work = placement.workload
     own = work["trace_rate_rps"]
     echo_wrapped(
@@ -240,13 +273,16 @@ def _print(result: DesignPlan) -> None:
         echo_wrapped(answer.text)
         validity = f"; {answer.validity}" if answer.validity else ""
         echo_wrapped(f"[{answer.source}{validity}]")
+    if result.findings:
+        click.echo()
+        echo_wrapped(f"In operation: {advice(result)}.")
     for finding in result.findings:
         click.echo()
         _heading(finding.title)
         for text in (*finding.words, *finding.notes):
             echo_wrapped(text)
     _print_designs(result)
-    _print_placement(placement)
+    _print_placement(placement, advice(result), balance_note(result))
     click.echo()
     for note in (*result.notes, *placement.notes):
         echo_wrapped(f"note: {note}")
@@ -260,18 +296,23 @@ def _heading(text: str) -> None:
 
 
 def _print_designs(result: DesignPlan) -> None:
-    from smetric_model.designing.rows import design_cells, design_columns
+    from smetric_model.designing.pools import far_more
+    from smetric_model.designing.rows import design_caption, design_cells, design_columns
 
     done = [design for design in result.designs if not design.error]
     shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
     click.echo()
-    print_table(
-        f"Designs (costs in {result.prices.unit})",
-        ["", *design_columns(result)],
-        [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
-    )
+    if done:
+        print_table(
+            "Designs",
+            ["", *design_columns(result)],
+            [[d.name, *design_cells(result, d)] for d in (*done[:1], *shown)],
+        )
+        echo_wrapped(design_caption(result))
     if len(done) > len(shown) + 1:
         echo_wrapped(f"{len(done) - len(shown) - 1} more designs; --out or --json gives all")
+    for line in far_more(result):
+        echo_wrapped(f"- {line}")
     reasons: dict[str, list[str]] = {}
     for design in result.designs:
         if design.error:
@@ -280,18 +321,20 @@ def _print_designs(result: DesignPlan) -> None:
         echo_wrapped(f"- not possible: {'; '.join(names)}: {reason}")
 
 
-def _print_placement(placement: Plan) -> None:
+def _print_placement(placement: Plan, cluster: str, note: str) -> None:
     from smetric_model.planning import words
 
     click.echo()
     print_table(
-        "What reuse is worth: this cluster without load balance (random arrivals)",
+        f"What reuse is worth: {cluster}; without load balance (random arrivals)",
         ["", *words.END_NAMES.values()],
         [_row(row) for row in words.capacity_rows(placement, needed=False)],
     )
+    if note:
+        echo_wrapped(f"{note}.")
     click.echo()
     print_table(
-        f"KV tiers and links at {words.number(placement.tiers.rate_rps)} requests/s, ideal reuse",
+        f"KV tiers and links: {cluster}; {_servable(placement)}, ideal reuse",
         ["", "demanded", "provisioned", "used"],
         [_row(row) for row in words.tier_rows(placement)],
     )
@@ -306,6 +349,13 @@ def _print_placement(placement: Plan) -> None:
         )
         slowest = words.number(placement.fetch.break_even_bytes_per_s / 1e9)
         echo_wrapped(f"- {placement.fetch.verdict}; slowest link worth using: {slowest} GB/s")
+
+
+def _servable(placement: Plan) -> str:
+    from smetric_model.designing.rows import rate_text
+
+    text = rate_text(placement.tiers.rate_rps)
+    return f"{text} that can be served" if placement.workload["unservable_ratio"] > 0 else text
 
 
 def _row(row: Row) -> list[str]:

@@ -1,7 +1,11 @@
-"""What options of several commands change in a scenario."""
+"""Scenarios and traces on the command line, and what options of several commands change in them.
+
+A file that is something else is told here, with the command that was probably meant.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +15,115 @@ import click
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["group_changes", "group_option", "llm_changes"]
+__all__ = ["ScenarioFile", "TraceFile", "group_changes", "group_option", "llm_changes"]
+
+
+#: sections that a workload's parameters have, and a scenario has not
+_WORKLOAD = {"arrivals", "frameworks", "sessions", "think"}
+
+
+class ScenarioFile(click.Path):
+    """Path of a scenario; a preset, parameters of a workload or a trace are told as such."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, if it is that of a TOML file that may be a scenario."""
+        name = str(value)
+        if not Path(name).exists() and name in _presets():
+            self.fail(f"{name!r} is a preset, not a scenario. {_with_preset(ctx, name)}", param)
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        content = _toml(path)
+        if content is None:
+            self.fail(f"{name} is no TOML, as a scenario is. {_with_trace(ctx, name)}", param)
+        if _is_workload(content):
+            what = f"{name} describes a synthetic workload, not a scenario."
+            self.fail(f"{what} {_with_workload(ctx, path, content)}", param)
+        return path
+
+
+class TraceFile(click.Path):
+    """Path of a trace; a preset, parameters of a workload or a scenario are told as such."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, if it is not that of a TOML file."""
+        name = str(value)
+        if not Path(name).exists() and name in _presets():
+            self.fail(f"{name!r} is a preset, not a trace. {_with_preset(ctx, name)}", param)
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        if path.is_dir() or path.suffix != ".toml":
+            return path
+        content = _toml(path)
+        if content is not None and _is_workload(content):
+            what = f"{name} describes a synthetic workload, not a trace."
+            self.fail(f"{what} {_with_workload(ctx, path, content)}", param)
+        raise click.BadParameter(
+            f"{name} is a TOML file, not a trace. If it is a scenario, try: {_command(ctx)} {name}",
+            ctx,
+            param,
+        )
+
+
+def _presets() -> tuple[str, ...]:
+    from smetric_model.workload.synthesis import preset_names
+
+    return preset_names()
+
+
+def _toml(path: Path) -> dict[str, Any] | None:
+    """Content of a TOML file; None where a binary or JSON file shows that it is none.
+
+    Text that may have been meant as TOML is left to what reads it, which says where it is wrong.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None if text.lstrip()[:1] == "{" else {}
+
+
+def _is_workload(content: dict[str, Any]) -> bool:
+    return bool(_WORKLOAD & content.keys()) and "workload" not in content
+
+
+def _command(ctx: click.Context | None) -> str:
+    return "smetric-model plan" if ctx is None else ctx.command_path
+
+
+def _has(ctx: click.Context | None, option: str) -> bool:
+    return ctx is None or any(param.name == option for param in ctx.command.params)
+
+
+def _with_preset(ctx: click.Context | None, name: str) -> str:
+    if _has(ctx, "preset"):
+        return f"Try: {_command(ctx)} --preset {name}"
+    return f'A scenario with preset = "{name}" under [workload] is needed.'
+
+
+def _with_trace(ctx: click.Context | None, name: str) -> str:
+    if _has(ctx, "trace"):
+        return f"If it is a trace, try: {_command(ctx)} --trace {name}"
+    return f'If it is a trace, a scenario with trace = "{name}" under [workload] is needed.'
+
+
+def _with_workload(ctx: click.Context | None, path: Path, content: dict[str, Any]) -> str:
+    name = str(content.get("name", path.stem))
+    if name in _presets():
+        return _with_preset(ctx, name)
+    made = "trace.parquet"
+    return f"`smetric-model synthesise {path} --out {made}` draws a trace of it. " + _with_trace(
+        ctx, made
+    ).replace("If it is a trace, try", "Then")
+
 
 #: unequal instances
 group_option = click.option(

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
-from smetric_model.cli.scenario_options import group_changes, group_option, llm_changes
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    group_changes,
+    group_option,
+    llm_changes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,17 +60,22 @@ _KEYS = {
 }
 
 
-_RESOURCES = ("compute", "kv", "nic_in", "nic_out", "pcie")
+#: resource -> what its utilisation is a share of
+_RESOURCES = {
+    "compute": "time with a step running",
+    "kv": "KV pool held by running requests",
+    "nic_in": "NICs in",
+    "nic_out": "NICs out",
+    "pcie": "PCIe",
+}
 
 
 @click.command("simulate")
-@click.argument(
-    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("scenario", required=False, type=ScenarioFile())
 @click.option("--policy", help="Routing policy.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to replay.")
+@click.option("--trace", type=TraceFile(), help="Trace to replay.")
 @click.option("--preset", help="Synthetic workload to replay.")
 @click.option("--llm", help="Catalog name, or path to a config.json.")
 @click.option("--weight-dtype", help="Type of the weights; with --llm, by default the model's own.")
@@ -363,23 +374,26 @@ def print_outcome(outcome: Outcome) -> None:
         "prompt tokens": ("local", "global", "peer", "recomputed"),
         "follow-ups": ("return_to_first", "return_to_previous"),
         "migrated": ("migrated_overload", "migrated_evicted", "migrated_other"),
-        "used": tuple(f"{r}_utilisation" for r in ("compute", "kv", "nic_in", "pcie")),
     }
-    if not math.isnan(number("prefill_compute_utilisation_ratio")):
-        del shares["used"]
-        shares |= {
-            f"used by {pool}": tuple(f"{pool}_{r}_utilisation" for r in _RESOURCES)
-            for pool in ("prefill", "decode")
-        }
     rows = [
         [f"{title}: {name.replace('_', ' ')}", percent(number(f"{name}_ratio"))]
         for title, names in shares.items()
         for name in names
     ]
+    colocated = math.isnan(number("prefill_compute_utilisation_ratio"))
+    for pool in ("",) if colocated else ("prefill", "decode"):
+        prefix = f"{pool}_" if pool else ""
+        rows += [
+            [
+                f"used{' by ' * bool(pool)}{pool}: {words}",
+                percent(number(f"{prefix}{resource}_utilisation_ratio")),
+            ]
+            for resource, words in _RESOURCES.items()
+        ]
     print_table("Shares", ["", "share"], rows)
     imbalance = number("imbalance_processed_tokens_60s_mean")
     echo_wrapped(f"imbalance of processed tokens, 60 s windows, mean: {imbalance:.3g}")
-    echo_wrapped(f"limited by: {outcome['binding_resource']}")
+    echo_wrapped(f"limited by, or first to be at a higher rate: {outcome['binding_resource']}")
     if outcome["valid"] is not True and number("requests") != 0:  # of none there is a note
         why = "requests were still running at the drain limit"
         echo_wrapped(f"not valid: {'see the notes' if outcome['verb'] == 'predict' else why}")

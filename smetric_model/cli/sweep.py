@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+from smetric_model.cli.scenario_options import ScenarioFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ _SHOWN = {
 
 
 @click.command("sweep")
-@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("scenario", type=ScenarioFile())
 @click.option(
     *("--set", "given"),
     multiple=True,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile
 
 if TYPE_CHECKING:
     from smetric_model.tuning import Tuning
@@ -16,10 +17,8 @@ __all__ = ["command"]
 
 
 @click.command("tune")
-@click.argument(
-    "scenario", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-@click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace to tune for.")
+@click.argument("scenario", required=False, type=ScenarioFile())
+@click.option("--trace", type=TraceFile(), help="Trace to tune for.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(

@@ -8,34 +8,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smetric_model.analytic.demand import instance_of
+from smetric_model.designing.bounding import optimum_of
 from smetric_model.designing.candidates import candidates, rank
 from smetric_model.designing.check import Check, check_capacity, check_instances
+from smetric_model.designing.closed_form import NO_NUMBER
 from smetric_model.designing.costs import pareto_front, token_costs
 from smetric_model.designing.marginals import marginals
-from smetric_model.designing.optimum import fewest_by_volume
+from smetric_model.designing.parts import (
+    operations_of,
+    placement_of,
+    thresholds,
+    what_could_be,
+    what_limits,
+    workload_rate,
+)
 from smetric_model.designing.prices import Prices, bill_of
-from smetric_model.designing.results import DesignPlan, DesignResult, Goal, Optimum
+from smetric_model.designing.recommended import cheapest_of, recommended_of
+from smetric_model.designing.results import DesignPlan, DesignResult, Goal
 from smetric_model.designing.runs import Row, Runs
-from smetric_model.designing.sensitivity import Sensitivity, sensitivities
 from smetric_model.designing.space import Design, DesignSpace, default_space
 from smetric_model.designing.words import answers
-from smetric_model.errors import SolveError, SpecError, UnstableError
-from smetric_model.planning.build import plan as placement_plan
+from smetric_model.errors import SpecError
 from smetric_model.scenario_groups import check_equal_instances
-from smetric_model.sweeping.work import shared_trace
-from smetric_model.tuning import Tuning, tune
 from smetric_model.tuning.sizing import with_instances
 
 if TYPE_CHECKING:
-    from smetric_model.analytic.demand import Demand
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
 __all__ = ["plan"]
-
-#: thresholds that are tried
-_OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, float("inf"))
-_HIT_RATIOS = (0.25, 0.5, 0.75)
 
 
 def plan(
@@ -51,6 +53,7 @@ def plan(
     budget_s: float = 600.0,
     folder: str | Path | None = None,
     jobs: int = 1,
+    operations: int | None = None,
 ) -> DesignPlan:
     """Plan a cluster: search its designs, check the best by simulation, say what is worth what.
 
@@ -83,6 +86,10 @@ def plan(
         Finished answers are kept here, and found again by the next call.
     jobs : int, default 1
         Processes of this machine.
+    operations : int, optional
+        Answer operational questions for the recommended design at its instances too
+        (:func:`~smetric_model.operations.overview.operational_findings`), with so many simulated
+        seeds; 0: closed form only.
 
     Returns
     -------
@@ -117,24 +124,21 @@ def plan(
         space = DesignSpace({key: tuple(values) for key, values in space.items()})
     if space is not None:
         space.designs(scenario)  # wrong values are told before the work
+    instance_of(scenario)  # so is what does not fit
     tell = progress or (lambda _text: None)
-    placement = placement_plan(
-        scenario, trace if trace is not None else shared_trace(scenario), tell
-    )
-    goal: Goal = "capacity" if capacity or placement.rate_rps is None else "instances"
+    runs = Runs(trace, None if folder is None else Path(folder), jobs, tell)
+    rate, rate_note = workload_rate(runs, scenario)
+    goal: Goal = "capacity" if capacity or rate is None else "instances"
     if space is not None and goal == "instances" and "cluster.instances" in space.axes:
         raise SpecError(
             "space: cluster.instances is what plan solves for; take it out, or ask for the"
             " capacity of given instances"
         )
-    runs = Runs(trace, None if folder is None else Path(folder), jobs, tell)
-    demand = runs.demand(scenario)
     given = runs.size({"as given": scenario}, goal == "capacity", None)[0]
-    tell("thresholds")
-    tuning = _tuned(_answered(scenario, given, goal), demand, tell)
+    tuning = thresholds(runs, _answered(scenario, given, goal))
     if space is None:
-        thresholds = None if tuning is None else (tuning.overload, tuning.hit_ratio)
-        space = default_space(scenario, thresholds)
+        chosen = None if tuning is None else (tuning.overload, tuning.hit_ratio)
+        space = default_space(scenario, chosen)
     designs = space.designs(scenario)
     results = _sized(runs, designs, given, goal)
     results = [_billed(result, prices) for result in results]
@@ -148,18 +152,15 @@ def plan(
         results = [
             _billed(replace(result, check=checks.get(result.name)), prices) for result in results
         ]
-    best = rank([r for r in results if check < 0 or _holds(r)], goal)
-    optimum = None
-    if check >= 0:
-        optimum = _optimum(runs, results[0], goal)
-    moves: tuple[Sensitivity, ...] = ()
-    sized = _answered_design(results[0])
-    if sized is not None:
-        rate = placement.rate_rps if goal == "instances" else results[0].number("rate_rps")
-        assert rate is not None
-        since = time.monotonic()
-        moves = sensitivities(sized, demand, rate, tell)
-        runs.seconds["sensitivities"] = time.monotonic() - since
+    recommended = recommended_of(results, goal, check >= 0)
+    advised = next(result for result in results if result.name == recommended)
+    optimum = optimum_of(runs, advised, goal) if check >= 0 else None
+    limit, moves = what_limits(runs, advised, rate if goal == "instances" else None)
+    looser = None
+    if goal == "instances" and results[0].error.startswith(NO_NUMBER):
+        looser = what_could_be(runs, scenario)
+    placement = placement_of(runs, scenario, advised)
+    findings = operations_of(runs, scenario, advised, operations)
     result = DesignPlan(
         scenario=scenario,
         goal=goal,
@@ -167,21 +168,28 @@ def plan(
         space=space,
         prices=prices,
         designs=tuple(results),
-        best=best[0].name if best else "",
+        recommended=recommended,
+        cheapest=cheapest_of(results, goal, check >= 0),
+        rate_rps=rate,
         tuning=tuning,
         marginals=marginals(results, goal, prices),
         optimum=optimum,
+        limit=limit,
+        looser=looser,
         sensitivities=moves,
         answers=(),
-        findings=(),
+        findings=findings,
         notes=(),
         seeds=tuple(used),
-        elapsed_s=time.monotonic() - started,
-        seconds=dict(runs.seconds),
+        elapsed_s=0.0,
+        seconds={},
         computed=runs.computed,
         found=runs.found,
     )
-    return replace(result, answers=answers(result), notes=_notes(result))
+    result = replace(result, answers=answers(result), notes=_notes(result, rate_note))
+    elapsed = time.monotonic() - started
+    rest = max(elapsed - sum(runs.seconds.values()), 0.0)
+    return replace(result, elapsed_s=elapsed, seconds=runs.seconds | {"rest": rest})
 
 
 def _answered(scenario: Scenario, row: Row, goal: Goal) -> Scenario:
@@ -192,27 +200,6 @@ def _answered(scenario: Scenario, row: Row, goal: Goal) -> Scenario:
         return with_instances(scenario, int(row["instances"]))
     rate = row.get("rate_rps")
     return scenario if rate is None else scenario.replace(**{"workload.rate_rps": float(rate)})
-
-
-def _answered_design(result: DesignResult) -> Scenario | None:
-    """Return a design at the number of instances that stands for it."""
-    if result.scenario is None or result.instances is None:
-        return None
-    return with_instances(result.scenario, result.instances)
-
-
-def _tuned(scenario: Scenario, demand: Demand, tell: Callable[[str], None]) -> Tuning | None:
-    try:
-        return tune(
-            scenario,
-            loss=None,
-            overloads=_OVERLOADS,
-            hit_ratios=_HIT_RATIOS,
-            demand=demand,
-            progress=tell,
-        )
-    except (UnstableError, SolveError, SpecError):
-        return None  # without a steady state there is nothing to choose
 
 
 def _sized(runs: Runs, designs: Sequence[Design], given: Row, goal: Goal) -> list[DesignResult]:
@@ -238,7 +225,7 @@ def _sized(runs: Runs, designs: Sequence[Design], given: Row, goal: Goal) -> lis
 
 
 def _billed(result: DesignResult, prices: Prices) -> DesignResult:
-    sized = _answered_design(result)
+    sized = result.sized
     if sized is None:
         return result
     try:
@@ -291,67 +278,9 @@ def _holds(result: DesignResult) -> bool:
     return result.check is not None and result.check.instances is not None
 
 
-def _optimum(runs: Runs, result: DesignResult, goal: Goal) -> Optimum | None:
-    """Bound a design that was simulated; the fewest instances that the bound still allows."""
-    sized = _answered_design(result)
-    if sized is None or result.check is None or result.instances is None:
-        return None
-    row = runs.bound({result.name: sized}, beside_run=True)[0]
-    if row.get("error") or not row.get("bound_within_slo_tps"):
-        return None
-    at = result.check.at
-    wanted = float(row["simulated_within_slo_tps"]) / float(row["offered_tps"])
-    if at is not None and at.total_tps > 0:
-        wanted = at.total_within_slo_tps / at.total_tps
-    multiple, binding = float(row["volume_load_multiple"]), str(row["binding"])
-    fewest = volume = None
-    exact = bool(row["exact"])
-    if goal == "instances":
-        fewest, exact = _fewest_by_bound(runs, sized, wanted, exact)
-        if "tier_elasticity" in row:  # rows of older versions do not have it
-            volume = fewest_by_volume(
-                sized, multiple, float(row["tier_elasticity"]), float(row["nic_elasticity"])
-            )
-    return Optimum(
-        design=result.name,
-        instances=result.instances,
-        goodput_share=float(row["simulated_within_slo_tps"]) / float(row["bound_within_slo_tps"]),
-        wanted_ratio=wanted,
-        fewest_instances=fewest,
-        volume_load_multiple=multiple,
-        binding=binding,
-        exact=exact,
-        fewest_by_volume=volume,
-    )
-
-
-def _fewest_by_bound(
-    runs: Runs, scenario: Scenario, wanted: float, exact: bool
-) -> tuple[int | None, bool]:
-    """Fewest instances with which some schedule might serve a share of the tokens within SLO."""
-    from smetric_model.searches import fewest_near
-
-    proved = [exact]
-
-    def possible(count: int) -> bool:
-        name = f"{count} instances"
-        row = runs.bound({name: with_instances(scenario, count)}, beside_run=False)[0]
-        if row.get("error"):
-            raise SolveError(str(row["error"]))
-        proved.append(bool(row["exact"]))
-        return float(row["bound_served_ratio"]) >= wanted
-
-    least = 2 if scenario.cluster.serving == "disaggregated" else 1
-    most = scenario.cluster.instances
-    try:
-        found = fewest_near(possible, max(round(0.6 * most), least), least, most)
-    except SolveError:
-        return None, False
-    return found, all(proved)
-
-
-def _notes(result: DesignPlan) -> tuple[str, ...]:
-    notes = [
+def _notes(result: DesignPlan, rate_note: str) -> tuple[str, ...]:
+    notes = [rate_note] if rate_note else []
+    notes += [
         "closed form: the router's mean field, steady state; against simulation its tokens within"
         " SLO differ by 1 % in the median and by up to 14 % in one of ten scenarios, most of all"
         " above four fifths of what a cluster bears (docs/agreement.md)",

@@ -217,7 +217,7 @@ def _try(
 
 
 def _summary(instances: int, rows: Sequence[Row]) -> Try:
-    from scipy.stats import t
+    from scipy.special import stdtrit  # Student's t, without the second that scipy.stats takes
 
     def values(column: str) -> list[float]:
         return [math.nan if row.get(column) is None else float(row[column]) for row in rows]
@@ -228,7 +228,7 @@ def _summary(instances: int, rows: Sequence[Row]) -> Try:
     half = math.inf
     if count > 1:
         variance = sum((share - mean) ** 2 for share in shares) / (count - 1)
-        half = float(t.ppf(0.5 + _CONFIDENCE / 2, count - 1)) * math.sqrt(variance / count)
+        half = float(stdtrit(count - 1, 0.5 + _CONFIDENCE / 2)) * math.sqrt(variance / count)
 
     def average(column: str) -> float:
         return sum(values(column)) / count

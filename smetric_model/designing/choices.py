@@ -8,6 +8,7 @@ from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
+    CARRIED,
     GAP,
     NOTHING,
     SOURCES,
@@ -17,6 +18,7 @@ from smetric_model.designing.verdicts import (
     difference,
     instances_by,
     savings,
+    serves_fewer,
 )
 from smetric_model.planning.words import number, percent
 from smetric_model.tuning.words import threshold
@@ -41,25 +43,75 @@ def cheaper(plan: DesignPlan) -> Answer | None:
     if plan.given.bill is None or len(compared) < 2:
         return None
     failed = len(plan.designs) - len(compared)
+    less = sum(1 for design in compared if serves_fewer(plan, design))
     looked = f"{counted(len(compared), 'design')} compared"
-    if failed:
-        looked += f" ({failed} more cannot be)"
+    beside = [f"{failed} more cannot be"] if failed else []
+    beside += [f"{less} can serve fewer of the requests and do not count"] if less else []
+    if beside:
+        looked += f" ({'; '.join(beside)})"
     if plan.goal == "capacity":
         return _most_for_the_money(plan, looked)
-    best = [found[0] for source in SOURCES if (found := savings(plan, source))]
+    best = {source: found[0] for source in SOURCES if (found := savings(plan, source))}
     if not best:
         return None
-    verdict = "Yes" if best[0].shows else "No"
-    if verdict == "No" and any(s.shows and s.design.check is None for s in best):
-        verdict = "Perhaps"
-    parts = [_saving(plan, found) for found in best]
     simulated = sum(1 for d in plan.designs if d.check is not None)
     return Answer(
         "Is there a cheaper design?",
-        f"{verdict}, of {looked}. {'. '.join(parts)}.",
+        f"{_cheaper_text(plan, best, looked)}.",
         "closed form" + (f"; {simulated} simulated" if simulated else ""),
         _tolerance(plan),
     )
+
+
+def _cheaper_text(plan: DesignPlan, best: dict[Source, Saving], looked: str) -> str:
+    """Say it by the source that decides, and what the other adds."""
+    closed, simulated = best.get("closed form"), best.get("simulated")
+    if simulated is not None and simulated.shows:
+        return f"Yes, of {looked}: {_against(plan, simulated)}, simulated"
+    own = instances_by(plan.given, "simulated")
+    if own is None and plan.seeds and closed is not None and closed.shows:
+        # the given design has no number that others could be held against
+        return f"Perhaps, of {looked}: {_against(plan, closed)}, by the closed form"
+    if closed is not None and closed.shows:
+        text = f"{_against(plan, closed)}, by the closed form"
+        if not plan.seeds:
+            return f"Yes, of {looked}: {text}"
+        if closed.design.check is None:
+            return f"Perhaps, of {looked}: {text}; it was not simulated (--check N simulates more)"
+        found = instances_by(closed.design, "simulated")
+        confirmed = "has no number for it" if found is None else f"finds {found}, as given {own}"
+        return f"No, of {looked}. {text}, but simulation {confirmed}: {NOTHING}"
+    borrowed = next(
+        (s for s in (simulated, closed) if s is not None and s.borrowed and s.saved > 0), None
+    )
+    if borrowed is not None:
+        return (
+            f"Perhaps, of {looked}: {_against(plan, borrowed)}, {_by(borrowed)}, with efficiencies"
+            f" carried over to {_other_gpu(plan, borrowed)}: up to {percent(CARRIED, 0)} is within"
+            " their error, so measure first (smetric-model calibrate)"
+        )
+    if simulated is not None and simulated.saved > 0:
+        return f"No, of {looked}. Simulated, {_against(plan, simulated)}: {NOTHING}"
+    source = "simulated" if simulated is not None else "by the closed form"
+    return f"No, of {looked} none by a difference that shows ({source})"
+
+
+def _by(found: Saving) -> str:
+    return "simulated" if found.source == "simulated" else "by the closed form"
+
+
+def _other_gpu(plan: DesignPlan, found: Saving) -> str:
+    scenario = found.design.scenario if found.design.carried_over else plan.given.scenario
+    return "" if scenario is None else scenario.engine.gpu
+
+
+def _against(plan: DesignPlan, found: Saving) -> str:
+    """Say what another design needs, and the given one."""
+    name, own, cost = found.design.name, _money(plan, found.given), _money(plan, found.other)
+    if found.saved <= 0:
+        return f"as given {own}, none less"
+    verb = "costs" if plan.prices.given else "needs"
+    return f"{name} {verb} {cost}, as given {own} ({percent(found.saved / found.given, 0)} less)"
 
 
 def _money(plan: DesignPlan, cost: float) -> str:
@@ -68,24 +120,10 @@ def _money(plan: DesignPlan, cost: float) -> str:
     return counted_units(cost, "GPU")
 
 
-def _saving(plan: DesignPlan, found: Saving) -> str:
-    head = "Simulated" if found.source == "simulated" else "By the closed form"
-    name, own, cost = found.design.name, _money(plan, found.given), _money(plan, found.other)
-    if found.shows:
-        text = f"{head}, {name} needs {cost}, as given {own}"
-        text += f" ({percent(found.saved / found.given, 0)} less)"
-        if found.source == "closed form" and plan.seeds:
-            text += ", not simulated" if found.design.check is None else ""
-        return text
-    if found.saved <= 0:
-        return f"{head}, as given {own}, none less"
-    return f"{head}, {name} needs {cost}, as given {own}: {NOTHING}"
-
-
 def _most_for_the_money(plan: DesignPlan, looked: str) -> Answer | None:
-    if not plan.best:
+    if not plan.cheapest:
         return None
-    best, given = plan[plan.best], plan.given
+    best, given = plan[plan.cheapest], plan.given
     assert best.bill is not None
     assert given.bill is not None
     values = [d.number("rate_rps") / max(d.bill.total, 1e-300) for d in (best, given) if d.bill]
@@ -114,7 +152,7 @@ def _tolerance(plan: DesignPlan) -> str:
     gap = counted(closed_form_gap(plan), "instance")
     if any(instances_by(d, "simulated") is not None for d in plan.designs):
         return (
-            "a difference shows above one instance and the interval over seeds (simulated), above"
+            "a difference shows above one instance and the intervals over seeds (simulated), above"
             f" {gap} (closed form: as far as it is from simulation here)"
         )
     return f"a difference shows above {gap}: so far may the closed form be from simulation"
@@ -132,14 +170,11 @@ def which_policy(plan: DesignPlan) -> Answer | None:
     """
     others = [d for d in plan.designs[1:] if [k for k, _ in d.changes] == ["router.policy"]]
     parts, sources, validity = [], [], []
-    if plan.goal == "instances":
-        for source in SOURCES:
-            text = _policies(plan, others, source)
-            if text:
-                parts.append(text)
-                sources.append(source)
-        if parts:
-            validity.append(_tolerance(plan))
+    numbers = [d for d in (plan.given, *others) if d.closed_form_instances is not None]
+    if plan.goal == "instances" and others and numbers:
+        parts.append(_policies(plan, others))
+        sources = [s for s in SOURCES if any(instances_by(d, s) is not None for d in others)]
+        validity.append(_tolerance(plan))
     if plan.tuning is not None:
         parts.append(_thresholds(plan, plan.tuning))
         validity.append("thresholds: closed form at the given design's instances")
@@ -156,40 +191,56 @@ def which_policy(plan: DesignPlan) -> Answer | None:
     )
 
 
-def _policies(plan: DesignPlan, others: list[DesignResult], source: Source) -> str:
-    """Compare policies by one source, the verdict first; empty where there are no two."""
-    own = instances_by(plan.given, source)
-    if own is None:
-        return ""
-    counts = [f"{policy_name(plan.scenario.router.policy)} {own}"]
-    moves = []
+def _policies(plan: DesignPlan, others: list[DesignResult]) -> str:
+    """Compare policies: the verdict first, then both numbers of each."""
+    own = policy_name(plan.scenario.router.policy)
+    fewer: list[str] = []
+    more: list[str] = []
+    hints, level = [], []
     for design in others:
         name = policy_name(str(dict(design.changes)["router.policy"]))
-        apart = difference(plan, design, source)
+        simulated = difference(plan, design, "simulated")
+        apart = simulated or difference(plan, design, "closed form")
         if apart is None:
-            if source == "closed form" or (
-                design.check is not None and design.check.instances is None
-            ):
-                counts.append(f"{name} no number")
             continue
-        counts.append(f"{name} {apart.other}")
-        if apart.shows:
-            way = "more" if apart.more > 0 else "fewer"
-            moves.append(f"{name} needs {abs(apart.more)} {way}")
-    if len(counts) < 2:
-        return ""
-    head = "simulated" if source == "simulated" else "by the closed form"
-    found = ", ".join(counts)
-    lacking = any(text.endswith("no number") for text in counts)
-    if moves:
-        verdict = ", ".join(moves)
-        if len(moves) + 1 < len(counts) and not lacking:
-            verdict += f"; otherwise {NOTHING}"
-    elif lacking:
-        verdict = NOTHING + " between those that have a number"
+        if not apart.shows:
+            level.append(name)
+        elif simulated is None and plan.seeds:
+            way = "fewer" if apart.more < 0 else "more"
+            hints.append(f"{name} {abs(apart.more):,} {way}")
+        else:
+            (fewer if apart.more < 0 else more).append(f"{name} needs {abs(apart.more):,}")
+    if plan.given.error:
+        verdict = f"{own} has no number"
+    elif fewer:
+        verdict = f"{', '.join(fewer)} fewer instances than {own}"
+    elif level:
+        verdict = f"{own} will do: {NOTHING} to {', '.join(level)}"
     else:
-        verdict = NOTHING
-    return f"{head}, instances by policy: {found}: {verdict}"
+        verdict = f"{own} will do: none compared needs fewer by a difference that shows"
+    if more:
+        verdict += f"; {', '.join(more)} more"
+    if hints:
+        verdict += f"; by the closed form alone {', '.join(hints)} (not simulated)"
+    counts = [_both(plan, plan.given, own)]
+    counts += [_both(plan, d, policy_name(str(dict(d.changes)["router.policy"]))) for d in others]
+    heading = "simulated and (closed form)" if plan.seeds else "by the closed form"
+    return f"{verdict}. Instances, {heading}: {', '.join(counts)}"
+
+
+def _both(plan: DesignPlan, design: DesignResult, name: str) -> str:
+    """Instances of a design by either source."""
+    count = instances_by(design, "closed form")
+    closed = "none" if count is None else f"{count:,}"
+    if not plan.seeds:
+        return f"{name} {closed}"
+    check = design.check
+    if check is None:
+        return f"{name} – ({closed})"
+    if check.complete:
+        found = "none" if check.instances is None else f"{check.instances:,}"
+        return f"{name} {found} ({closed})"
+    return f"{name} unsettled ({closed})"
 
 
 def _thresholds(plan: DesignPlan, tuning: Tuning) -> str:
@@ -198,20 +249,22 @@ def _thresholds(plan: DesignPlan, tuning: Tuning) -> str:
     own = f"OVERLOAD {threshold(router.overload)}, HIT_RATIO {threshold(router.hit_ratio)}"
     if not tuning.matters:
         return (
-            f"SMetric's thresholds do not matter here: all pairs tried are within"
-            f" {percent(tuning.spread_ratio)} in tokens within SLO; stay with {own}"
+            "SMetric's thresholds do not matter here: between the best and the worst pair tried lie"
+            f" {percent(tuning.spread_ratio)} of the tokens within SLO; stay with {own}"
         )
     text = (
-        f"for SMetric the closed form takes {pair} (the worst pair tried loses"
-        f" {percent(tuning.spread_ratio)} of the tokens within SLO)"
+        f"Of SMetric's thresholds the closed form takes {pair}; the worst pair tried loses"
+        f" {percent(tuning.spread_ratio)} of the tokens within SLO"
     )
+    if (tuning.overload, tuning.hit_ratio) == (router.overload, router.hit_ratio):
+        return f"{text}: stay with them"
     for design in plan.designs[1:]:
         if {k for k, _ in design.changes} <= {"router.overload", "router.hit_ratio"}:
             apart = difference(plan, design, "simulated") if plan.goal == "instances" else None
             if apart is not None:
-                text += f"; simulated, it needs {counted(apart.other, 'instance')}, {own} as given"
-                text += f" {apart.given}"
+                text += f". Simulated, they need {counted(apart.other, 'instance')}, as given"
+                text += f" ({own}) {apart.given}"
                 if not apart.shows:
-                    text += f": {NOTHING}"
+                    text += f": {NOTHING}, stay with these"
             break
     return text

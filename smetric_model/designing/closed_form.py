@@ -17,15 +17,17 @@ from smetric_model.designing.engine_time import time_shares
 from smetric_model.errors import SolveError, UnstableError
 from smetric_model.searches import fewest_near
 from smetric_model.sweeping.work import shared_demand
-from smetric_model.tuning.sizing import MOST_TIMES, with_instances
+from smetric_model.tuning.sizing import most_instances, with_instances
 
 if TYPE_CHECKING:
     from smetric_model.analytic.cluster import ClusterState, ColocatedCluster
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
 
-__all__ = ["COLUMNS", "Sized", "evaluate", "size_design", "sized"]
+__all__ = ["COLUMNS", "NO_NUMBER", "Sized", "evaluate", "size_design", "sized"]
 
+#: why a design has no answer where it is not large enough at any size
+NO_NUMBER = "no number of instances is enough"
 #: columns of the outcome that a plan keeps
 COLUMNS = (
     "within_slo_ratio",
@@ -74,6 +76,8 @@ class Sized(NamedTuple):
         The prediction for so many.
     tried : int
         Predictions made.
+    why : str
+        What keeps the most tried from being enough; empty where a number is.
     """
 
     instances: int | None
@@ -81,6 +85,7 @@ class Sized(NamedTuple):
     share: float
     evaluated: Evaluated | None
     tried: int
+    why: str = ""
 
 
 def evaluate(scenario: Scenario, demand: Demand) -> Evaluated:
@@ -120,15 +125,17 @@ def sized(scenario: Scenario, demand: Demand, start: int | None = None) -> Sized
     """
     wanted = scenario.slo.attainment
     least = 2 if scenario.cluster.serving == "disaggregated" else 1
-    most = max(MOST_TIMES * scenario.cluster.instances, start or 1)
+    most = max(most_instances(scenario, demand), start or 1)
     rows: dict[int, Evaluated | None] = {}
+    why: dict[int, str] = {}
 
     def at(instances: int) -> Evaluated | None:
         if instances not in rows:
             try:
                 rows[instances] = evaluate(with_instances(scenario, instances), demand)
-            except (UnstableError, SolveError):
+            except (UnstableError, SolveError) as error:
                 rows[instances] = None
+                why[instances] = str(error)
         return rows[instances]
 
     def share(instances: int) -> float:
@@ -146,7 +153,9 @@ def sized(scenario: Scenario, demand: Demand, start: int | None = None) -> Sized
             start = max(math.ceil(start * used / _BUSY), least)
     found = fewest_near(lambda n: share(n) >= wanted, start, least, most)
     if found is None:
-        return Sized(None, math.nan, share(most), None, len(rows))
+        best = share(most)
+        reason = why.get(most) or f"with {most:,} {best:.1%} of the requests are within SLO"
+        return Sized(None, math.nan, best, None, len(rows), reason)
     exact = math.nan
     if found == least:
         exact = float(found)
@@ -179,9 +188,10 @@ def size_design(
     Returns
     -------
     dict
-        ``instances`` (None: no number is enough), ``instances_exact``, ``gpus``, ``nodes``,
-        ``rate_rps``, columns of the outcome (:data:`COLUMNS`), shares of the hardware's time by
-        class of token (:mod:`smetric_model.designing.engine_time`), ``predictions``.
+        ``instances`` (None: no number is enough), ``instances_exact``, ``unservable_ratio``,
+        ``gpus``, ``nodes``, ``rate_rps``, columns of the outcome (:data:`COLUMNS`), shares of the
+        hardware's time by class of token (:mod:`smetric_model.designing.engine_time`),
+        ``predictions``.
     """
     if demand is None:
         demand = shared_demand(scenario)
@@ -193,9 +203,10 @@ def size_design(
         "instances_exact": found.exact,
         "within_slo_ratio": found.share,
         "predictions": found.tried,
+        "unservable_ratio": demand.unservable_ratio,
     }
     if found.evaluated is None or found.instances is None:
-        return row | {"note": "no number of instances is enough"}
+        return row | {"note": f"{NO_NUMBER}: {found.why}"}
     return row | _columns(with_instances(scenario, found.instances), found.evaluated)
 
 
@@ -204,6 +215,7 @@ def _at_capacity(scenario: Scenario, demand: Demand) -> dict[str, Any]:
     row: dict[str, Any] = {
         "instances": scenario.cluster.instances,
         "within_slo_ratio": found.within_slo_ratio,
+        "unservable_ratio": demand.unservable_ratio,
     }
     if found.rate_rps is None:
         return row | {"rate_rps": None, "note": "no rate attains the share within SLO"}

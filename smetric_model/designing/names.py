@@ -19,6 +19,7 @@ _POLICIES = {
     "bailian": "Bailian",
     "lmetric": "LMetric",
     "dynamo": "Dynamo",
+    "load-balance": "load balance",
 }
 
 

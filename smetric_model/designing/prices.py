@@ -174,6 +174,8 @@ def read_prices(path: str | Path) -> Prices:
         )
     if not isinstance(table.get("currency", ""), str):
         raise SpecError(f"{path}: prices: currency = {table['currency']!r}: a text is needed")
+    if not table.keys() - {"currency"}:
+        raise SpecError(f"{path}: prices: no price is given; keys are {', '.join(valid)}")
     try:
         return Prices(**table)
     except SpecError as error:

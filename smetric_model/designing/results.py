@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from smetric_model.designing.check import Check
 from smetric_model.designing.costs import TokenCosts
 from smetric_model.designing.prices import Bill, Prices
-from smetric_model.designing.sensitivity import Sensitivity
+from smetric_model.designing.sensitivity import Limit, Looser, Sensitivity
 from smetric_model.designing.space import DesignSpace
+from smetric_model.tuning.sizing import with_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.tuning import Tuning
 
-__all__ = ["Answer", "DesignPlan", "DesignResult", "Finding", "Marginal", "Optimum"]
+__all__ = ["Answer", "Compared", "DesignPlan", "DesignResult", "Finding", "Marginal", "Optimum"]
 
 Goal = Literal["instances", "capacity"]
 
@@ -126,6 +127,18 @@ class DesignResult:
         return "simulated" if self.check.instances is not None else "closed form, not confirmed"
 
     @property
+    def carried_over(self) -> bool:
+        """Whether its step times rest on efficiencies that were fitted to another GPU."""
+        return "carried over" in str(self.row.get("note") or "")
+
+    @property
+    def sized(self) -> Scenario | None:
+        """The design at :attr:`instances`; None where it has no answer."""
+        if self.scenario is None or self.instances is None:
+            return None
+        return with_instances(self.scenario, self.instances)
+
+    @property
     def gpus(self) -> int | None:
         """GPUs of its instances."""
         if self.instances is None or self.scenario is None:
@@ -136,6 +149,18 @@ class DesignResult:
         """Return a column of the closed form's answer; NaN where missing."""
         value = self.row.get(name)
         return float(value) if isinstance(value, int | float) else math.nan
+
+
+class Compared(Protocol):
+    """Designs beside the given one."""
+
+    @property
+    def designs(self) -> tuple[DesignResult, ...]:
+        """All, the given one first."""
+
+    @property
+    def given(self) -> DesignResult:
+        """The scenario's own design."""
 
 
 @dataclass(frozen=True)
@@ -235,18 +260,30 @@ class DesignPlan:
     goal : {"instances", "capacity"}
         Whether a rate is to be served by the fewest instances, or instances are given.
     placement : Plan
-        Capacity under perfect placement at three assumptions about reuse, KV tiers, links, steps.
+        Capacity under perfect placement at three assumptions about reuse, KV tiers, links, steps:
+        of the recommended design at its instances.
     space : DesignSpace
     prices : Prices
     designs : tuple of DesignResult
         The given one first.
-    best : str
-        Name of the cheapest that holds; empty where none does.
+    recommended : str
+        Name of the design to build: the given one unless another is cheaper, or does what the given
+        one cannot, by a difference that shows (:mod:`~smetric_model.designing.recommended`).
+    cheapest : str
+        Name of the cheapest that holds, by however little; empty where none does.
+    rate_rps : float or None
+        Rate to serve; None where there is none [requests/s].
     tuning : Tuning or None
         OVERLOAD and HIT_RATIO for the given design.
     marginals : tuple of Marginal
     optimum : Optimum or None
+        Of the recommended design.
+    limit : Limit or None
+        What ends the capacity of the recommended design, in closed form.
+    looser : Looser or None
+        Which SLO could be met; None where the given design has an answer.
     sensitivities : tuple of Sensitivity
+        Of the recommended design.
     answers : tuple of Answer
         In words, the most wanted first.
     findings : tuple of Finding
@@ -257,7 +294,7 @@ class DesignPlan:
         Of the simulations; empty without any.
     elapsed_s : float
     seconds : dict of str to float
-        Time by kind of work [s].
+        The same by kind of work; they add up to it [s].
     computed, found : int
         Answers worked out now, and found on disk.
     """
@@ -268,10 +305,14 @@ class DesignPlan:
     space: DesignSpace
     prices: Prices
     designs: tuple[DesignResult, ...] = field(repr=False)
-    best: str
+    recommended: str
+    cheapest: str
+    rate_rps: float | None
     tuning: Tuning | None = field(repr=False)
     marginals: tuple[Marginal, ...]
     optimum: Optimum | None
+    limit: Limit | None
+    looser: Looser | None
     sensitivities: tuple[Sensitivity, ...]
     answers: tuple[Answer, ...]
     findings: tuple[Finding, ...]
@@ -306,9 +347,9 @@ class DesignPlan:
         return self.placement.ends
 
     @property
-    def rate_rps(self) -> float | None:
-        """Rate to serve; None where there is none [requests/s]."""
-        return self.placement.rate_rps
+    def advised(self) -> DesignResult:
+        """The recommended design."""
+        return self[self.recommended]
 
     def with_findings(self, findings: Sequence[Finding]) -> DesignPlan:
         """Return the plan with answers of other parts of the library.
@@ -318,6 +359,19 @@ class DesignPlan:
         findings : sequence of Finding
         """
         return replace(self, findings=(*self.findings, *findings))
+
+    def with_time(self, what: str, seconds: float) -> DesignPlan:
+        """Return the plan with the time of more work, such as writing its report.
+
+        Parameters
+        ----------
+        what : str
+            Kind of work.
+        seconds : float
+            [s].
+        """
+        spent = self.seconds | {what: self.seconds.get(what, 0.0) + seconds}
+        return replace(self, seconds=spent, elapsed_s=self.elapsed_s + seconds)
 
     def frame(self) -> pd.DataFrame:
         """Return all designs, one tidy row each.

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from smetric_model.designing.results import DesignPlan, DesignResult
 
 __all__ = [
+    "balance_note",
     "cost_text",
     "counted",
     "counted_units",
+    "design_caption",
     "design_cells",
     "design_columns",
     "price_rows",
     "rate_text",
+    "spent_text",
     "tried_text",
     "try_rows",
 ]
@@ -54,6 +57,21 @@ def rate_text(rate_rps: float | None) -> str:
     return f"{text} request/s" if text == "1" else f"{text} requests/s"
 
 
+def spent_text(plan: DesignPlan) -> str:
+    """Return how long a plan took, and with what: parts that add up to the whole, as shown.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    # in tenths of a second, cut off, so that what is left over is never negative
+    whole = round(10 * plan.elapsed_s)
+    parts = {what: int(10 * seconds) for what, seconds in plan.seconds.items() if what != "rest"}
+    parts["rest"] = whole - sum(parts.values())
+    shown = ", ".join(f"{what} {tenths / 10:.1f} s" for what, tenths in parts.items() if tenths)
+    return f"{whole / 10:.1f} s ({shown})" if shown else f"{whole / 10:.1f} s"
+
+
 def tried_text(tried: Try) -> str:
     """Return a simulated share with its interval.
 
@@ -86,9 +104,44 @@ def design_columns(plan: DesignPlan) -> list[str]:
     ----------
     plan : DesignPlan
     """
-    first = "instances" if plan.goal == "instances" else "requests/s"
+    first = "closed form" if plan.goal == "instances" else "requests/s"
     cost = ["cost/h"] if plan.prices.given else ["GPUs"]
-    return [first, "simulated", *cost, "per M tokens", "TTFT P90"]
+    simulated = ["simulated"] if plan.seeds else []
+    return [first, *simulated, *cost, "per M tokens", "TTFT P90"]
+
+
+def design_caption(plan: DesignPlan) -> str:
+    """Return how the table of designs is to be read.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    unit = plan.prices.unit
+    if plan.goal == "capacity":
+        return f"costs in {unit}; requests/s and TTFT by the closed form"
+    by = "by the closed form and simulated" if plan.seeds else "by the closed form"
+    text = f"instances {by}; costs in {unit}; TTFT by the closed form at its instances"
+    if plan.seeds:
+        text += "; (in brackets) at the closed form's instances: compare with the others' column"
+        text += " of the closed form, not with their costs"
+    return text
+
+
+def balance_note(plan: DesignPlan) -> str:
+    """Return why the tables of placement show less than the answer; empty where they do not.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    """
+    attained, rate = plan.placement.ends["tiers"].attainment_rps or 0.0, plan.placement.rate_rps
+    if plan.advised.instances is None or rate is None or attained >= rate:
+        return ""
+    return (
+        f"The recommended router serves {rate_text(rate)} within the SLO here, more than this table"
+        " has: it balances the load"
+    )
 
 
 def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
@@ -100,24 +153,28 @@ def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
     design : DesignResult
     """
     if design.error or design.scenario is None:
-        return ["–", "–", "–", "–", "–"]
+        return ["–" for _ in design_columns(plan)]
     simulated = "–"
     if design.check is not None:
         count = design.check.instances
-        simulated = "none" if count is None else f"{count}"
+        simulated = "none" if count is None else f"{count:,}"
         if plan.goal == "capacity" and design.check.at is not None:
             simulated = tried_text(design.check.at)
     first = (
-        f"{design.closed_form_instances}"
+        f"{design.closed_form_instances:,}"
         if plan.goal == "instances"
         else f"{number(design.number('rate_rps'))}"
     )
     cost = "–" if design.bill is None else number(design.bill.total)
+    tokens = "–" if design.costs is None else number(design.costs.total)
+    if plan.seeds and plan.goal == "instances" and design.source != "simulated":
+        # at the closed form's number: not to be held against costs at simulated ones
+        cost, tokens = (text if text == "–" else f"({text})" for text in (cost, tokens))
     return [
         first,
-        simulated,
+        *([simulated] if plan.seeds else []),
         cost,
-        "–" if design.costs is None else number(design.costs.total),
+        tokens,
         duration(design.number("ttft_p90_s")),
     ]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smetric_model.analytic.demand import Demand, demand_of
 from smetric_model.designing.closed_form import size_design
 from smetric_model.designing.optimum import bound_beside_run, bound_share
 from smetric_model.sweeping import sweep
+from smetric_model.sweeping.kept import Kept
 from smetric_model.sweeping.work import shared_demand
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from smetric_model.workload.trace import Trace
 
 __all__ = ["Row", "Runs"]
+
+T = TypeVar("T")
 
 #: one answer: what the verb says, ``status`` and ``error``
 Row = dict[str, Any]
@@ -51,9 +55,57 @@ class Runs:
         self.folder = None if trace is not None else folder
         self.jobs = 1 if trace is not None else jobs
         self.tell = tell
-        self.computed = self.found = 0
+        self._kept = Kept(self.folder)
+        self._computed = self._found = 0
         self.seconds: dict[str, float] = {}
         self._demands: dict[tuple[str, ...], Demand] = {}
+
+    @property
+    def computed(self) -> int:
+        """Answers worked out."""
+        return self._computed + self._kept.computed
+
+    @property
+    def found(self) -> int:
+        """Answers found in the folder."""
+        return self._found + self._kept.found
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count the time that is spent inside.
+
+        Parameters
+        ----------
+        what : str
+            Kind of work.
+        """
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - started
+            self.seconds[what] = self.seconds.get(what, 0.0) + spent
+
+    def keep(
+        self,
+        what: str,
+        scenario: Scenario,
+        question: Callable[..., Any],
+        work: Callable[[], T],
+        plain: Callable[[T], Any],
+        whole: Callable[[Any], T],
+    ) -> T:
+        """Return an answer that is no row: found in the folder, or worked out.
+
+        Parameters
+        ----------
+        what : str
+            Kind of work, for its time.
+        scenario, question, work, plain, whole
+            As of :meth:`smetric_model.sweeping.kept.Kept.answer`.
+        """
+        with self.timed(what):
+            return self._kept.answer(scenario, question, work, plain, whole)
 
     def size(self, designs: Mapping[str, Scenario], capacity: bool, start: int | None) -> list[Row]:
         """Answer designs in closed form; see :func:`size_design`.
@@ -130,8 +182,7 @@ class Runs:
     ) -> list[Row]:
         if not designs:
             return []
-        started = time.monotonic()
-        try:
+        with self.timed(what):
             frame = sweep(
                 designs,
                 verb=verb,
@@ -140,11 +191,8 @@ class Runs:
                 jobs=min(self.jobs, len(designs) * len(seeds or [0])),
                 progress=lambda done, total: self.tell(f"{what}: {done} of {total} done"),
             )
-        finally:
-            spent = time.monotonic() - started
-            self.seconds[what] = self.seconds.get(what, 0.0) + spent
-        self.computed += frame.attrs["computed"]
-        self.found += frame.attrs["found"]
+        self._computed += frame.attrs["computed"]
+        self._found += frame.attrs["found"]
         rows = frame.astype(object).to_dict("records")
         return [{str(k): _plain(v) for k, v in row.items()} for row in rows]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,10 +27,21 @@ from smetric_model.errors import SolveError, SpecError, UnstableError
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["Sensitivity", "attained_rate_rps", "sensitivities"]
+__all__ = [
+    "Attained",
+    "Limit",
+    "Looser",
+    "Sensitivity",
+    "attained",
+    "looser_slo",
+    "sensitivities",
+    "with_outputs",
+]
 
 _TOLERANCE = 0.008  # relative width at which the search for a rate ends
 _STEPS = 14
+_IDLE = 0.02  # of a rate: nothing waits
+_LOOSEST = 1024.0  # times an SLO
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,68 @@ class Sensitivity:
         return asdict(self)
 
 
-def attained_rate_rps(scenario: Scenario, demand: Demand, start_rps: float) -> float:
+@dataclass(frozen=True)
+class Limit:
+    """What ends the capacity of the answer's cluster.
+
+    Attributes
+    ----------
+    rate_rps : float
+        Largest rate that attains the share within SLO [requests/s].
+    within_slo_ratio : float
+        Share within SLO there.
+    idle_within_slo_ratio : float
+        Share within SLO where nothing waits.
+    saturated : bool
+        Whether beyond it there is no steady state, rather than too small a share within SLO.
+    """
+
+    rate_rps: float
+    within_slo_ratio: float
+    idle_within_slo_ratio: float
+    saturated: bool
+
+
+@dataclass(frozen=True)
+class Looser:
+    """Which SLO could be met where no number of instances meets the one given.
+
+    Attributes
+    ----------
+    idle_within_slo_ratio : float
+        Share within SLO where nothing waits.
+    ttft_factor, tpot_factor : float or None
+        Times the TTFT, and the TPOT, SLO at which the wanted share is within SLO where nothing
+        waits, the other SLO as given; None where none is.
+    both_factor : float or None
+        Times both.
+    """
+
+    idle_within_slo_ratio: float
+    ttft_factor: float | None
+    tpot_factor: float | None
+    both_factor: float | None
+
+
+class Attained(NamedTuple):
+    """Largest rate that attains a share within SLO.
+
+    Attributes
+    ----------
+    rate_rps : float
+        0 where none was found [requests/s].
+    within_slo_ratio : float
+        Share there; NaN where none was found.
+    saturated : bool
+        Whether what ends it is that there is no steady state.
+    """
+
+    rate_rps: float
+    within_slo_ratio: float
+    saturated: bool
+
+
+def attained(scenario: Scenario, demand: Demand, start_rps: float) -> Attained:
     """Return the largest rate at which a scenario's share is within SLO, in closed form.
 
     Parameters
@@ -85,17 +157,13 @@ def attained_rate_rps(scenario: Scenario, demand: Demand, start_rps: float) -> f
 
     Returns
     -------
-    float
-        Requests/s of the cluster; 0 where none was found down to a hundredth of ``start_rps``.
+    Attained
+        None is found where none is down to a hundredth of ``start_rps``.
     """
     wanted = scenario.slo.attainment
 
     def surplus(rate: float) -> float:
-        try:
-            row = predict(scenario.replace(**{"workload.rate_rps": rate}), demand=demand)
-        except (UnstableError, SolveError):
-            return -wanted
-        return row.number("within_slo_ratio") - wanted
+        return _share(scenario, demand, rate) - wanted
 
     low = high = start_rps
     at = surplus(start_rps)
@@ -105,13 +173,13 @@ def attained_rate_rps(scenario: Scenario, demand: Demand, start_rps: float) -> f
         high, above = low, below
         low = low / step
         if low < 0.01 * start_rps:
-            return 0.0
+            return Attained(0.0, math.nan, above <= -wanted)
         below, step = surplus(low), step**1.5
     while above >= 0:
         low, below = high, above
         high = high * step
         if high > 100 * start_rps:
-            return high
+            return Attained(high, above + wanted, False)
         above, step = surplus(high), step**1.5
     for _ in range(_STEPS):
         if high / low - 1 <= _TOLERANCE:
@@ -124,7 +192,62 @@ def attained_rate_rps(scenario: Scenario, demand: Demand, start_rps: float) -> f
             low, below = middle, value
         else:
             high, above = middle, value
-    return low
+    return Attained(low, below + wanted, above <= -wanted)
+
+
+def _share(scenario: Scenario, demand: Demand, rate_rps: float) -> float:
+    """Share within SLO at a rate; 0 without a steady state."""
+    try:
+        row = predict(scenario.replace(**{"workload.rate_rps": rate_rps}), demand=demand)
+    except (UnstableError, SolveError):
+        return 0.0
+    return row.number("within_slo_ratio")
+
+
+def looser_slo(scenario: Scenario, demand: Demand) -> Looser:
+    """Find the SLO that a cluster could meet, where it does not meet its own however large it is.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With so many instances that nothing waits.
+    demand : Demand
+        Its workload.
+
+    Returns
+    -------
+    Looser
+    """
+    slo = scenario.slo
+
+    def share(ttft: float, tpot: float) -> float:
+        asked = scenario.replace(
+            **{
+                "slo.ttft_base_s": slo.ttft_base_s * ttft,
+                "slo.ttft_per_prompt_token_s": slo.ttft_per_prompt_token_s * ttft,
+                "slo.tpot_s": slo.tpot_s * tpot,
+            }
+        )
+        try:
+            return predict(asked, demand=demand).number("within_slo_ratio")
+        except (UnstableError, SolveError):
+            return 0.0
+
+    def least(of: Callable[[float], float]) -> float | None:
+        """Return the smallest factor with the wanted share, to two per cent."""
+        if of(_LOOSEST) < slo.attainment:
+            return None
+        low, high = 1.0, 2.0
+        while of(high) < slo.attainment:
+            low, high = high, 2 * high
+        while high / low > 1.02:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if of(middle) >= slo.attainment else (middle, high)
+        return high
+
+    ttft, tpot = least(lambda f: share(f, 1.0)), least(lambda f: share(1.0, f))
+    both = least(lambda f: share(f, f)) if ttft is None and tpot is None else None
+    return Looser(share(1.0, 1.0), ttft, tpot, both)
 
 
 def sensitivities(
@@ -132,7 +255,7 @@ def sensitivities(
     demand: Demand,
     rate_rps: float,
     tell: Callable[[str], None] = lambda _text: None,
-) -> tuple[Sensitivity, ...]:
+) -> tuple[Limit | None, tuple[Sensitivity, ...]]:
     """Change the assumptions behind an answer one at a time.
 
     Parameters
@@ -148,13 +271,18 @@ def sensitivities(
 
     Returns
     -------
+    Limit or None
+        None where no rate attains the share.
     tuple of Sensitivity
         What moves the answer most comes first.
     """
     cases = _cases(scenario, demand)
-    base = attained_rate_rps(scenario, demand, rate_rps)
+    edge = attained(scenario, demand, rate_rps)
+    base = edge.rate_rps
     if base <= 0:
-        return ()
+        return None, ()
+    idle = _share(scenario, demand, _IDLE * base)
+    limit = Limit(base, edge.within_slo_ratio, idle, edge.saturated)
     instances = scenario.cluster.instances
     needed = instances * rate_rps / base
     found = [
@@ -173,7 +301,7 @@ def sensitivities(
         tell(f"sensitivities: {number} of {len(cases)} done")
         try:
             asked, work = question()
-            rate = attained_rate_rps(asked, work, base)
+            rate = attained(asked, work, base).rate_rps
         except SpecError:
             continue  # what the change asks for cannot be: nothing to say
         ratio = rate / base if rate > 0 else math.nan
@@ -188,7 +316,7 @@ def sensitivities(
                 needed / ratio if ratio > 0 else math.inf,
             )
         )
-    return tuple(sorted(found, key=lambda s: -abs(s.instances - needed)))
+    return limit, tuple(sorted(found, key=lambda s: -abs(s.instances - needed)))
 
 
 def _signed(factor: float) -> str:
@@ -213,7 +341,7 @@ def _cases(scenario: Scenario, demand: Demand) -> list[_Case]:
                 "outputs",
                 _signed(factor),
                 factor,
-                lambda: (scenario, _with_outputs(scenario, demand, factor)),
+                lambda: (scenario, with_outputs(scenario, demand, factor)),
             )
         )
 
@@ -259,12 +387,38 @@ def _cases(scenario: Scenario, demand: Demand) -> list[_Case]:
     return cases
 
 
-def _with_outputs(scenario: Scenario, demand: Demand, factor: float) -> Demand:
-    """Return the workload with longer or shorter outputs, prompts as they are."""
+def with_outputs(scenario: Scenario, demand: Demand, factor: float) -> Demand:
+    """Return a workload with longer or shorter outputs, prompts and reuse as they are.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its question.
+    demand : Demand
+        The workload.
+    factor : float
+        Times its outputs; none becomes shorter than a token.
+
+    Returns
+    -------
+    Demand
+        Of the same requests: what could not be served before still counts among them, so that a
+        rate means as many servable requests as before (less those that become too long).
+    """
     trace = demand.trace
     output = np.maximum(np.rint(trace.column("output_tokens") * factor), 1.0)
     longer = trace.requests.assign(output_tokens=output.astype(np.int64))
-    return demand_of(scenario, replace(trace, requests=longer))
+    other = demand_of(scenario, replace(trace, requests=longer))
+    unservable = dict(demand.unservable)
+    for reason, count in other.unservable.items():
+        unservable[reason] = unservable.get(reason, 0) + count
+    return replace(
+        other,
+        requests=demand.requests,
+        unservable=unservable,
+        trace_rate_rps=demand.trace_rate_rps,
+        sessions=demand.sessions,
+    )
 
 
 def _scaled(fitted: Efficiencies, ending: str, factor: float) -> Efficiencies:

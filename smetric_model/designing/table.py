@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from smetric_model.analytic.demand import cluster_of
 from smetric_model.designing.closed_form import COLUMNS
 
 if TYPE_CHECKING:
@@ -79,17 +80,35 @@ def plan_dict(plan: DesignPlan) -> dict[str, Any]:
     ----------
     plan : DesignPlan
     """
-    result = plan.placement.to_dict()
-    result |= {
+    placement = plan.placement
+    at = placement.scenario
+    result: dict[str, Any] = {
+        "scenario": plan.scenario.to_dict(),
+        "scenario_id": plan.scenario.scenario_id,
+        "rate_rps": plan.rate_rps,
         "goal": plan.goal,
+        "recommended": _brief(plan, plan.recommended),
+        "cheapest": _brief(plan, plan.cheapest),
         "answers": [asdict(answer) for answer in plan.answers],
-        "best": plan.best,
+    }
+    # of the recommended design: workload, instance, ends, tiers, fetch, steps
+    result["placement"] = {
+        "design": plan.recommended,
+        "scenario_id": at.scenario_id,
+        "instances": at.cluster.instances,
+        "nodes": cluster_of(at).nodes,
+        "rate_rps": placement.rate_rps,
+    }
+    result |= {key: v for key, v in placement.to_dict().items() if key not in result}
+    result |= {
         "designs": [_design(design) for design in plan.designs],
         "space": plan.space.to_dict(),
         "prices": plan.prices.to_dict(),
         "tuning": None if plan.tuning is None else plan.tuning.to_dict(),
         "marginals": [asdict(m) | {"saved_gpus": m.saved_gpus} for m in plan.marginals],
         "optimum": None if plan.optimum is None else asdict(plan.optimum),
+        "limit": None if plan.limit is None else asdict(plan.limit),
+        "looser_slo": None if plan.looser is None else asdict(plan.looser),
         "sensitivities": [move.to_dict() for move in plan.sensitivities],
         "findings": [finding.to_dict() for finding in plan.findings],
         "seeds": list(plan.seeds),
@@ -98,6 +117,22 @@ def plan_dict(plan: DesignPlan) -> dict[str, Any]:
         "seconds": plan.seconds,
     }
     return {key: _finite(value) for key, value in result.items()}
+
+
+def _brief(plan: DesignPlan, name: str) -> dict[str, Any] | None:
+    """Return a design in the fields that a reader wants first; None where there is none."""
+    if not name:
+        return None
+    design = plan[name]
+    return {
+        "design": name,
+        "instances": design.instances,
+        "instances_source": "" if design.error else design.source,
+        "gpu": None if design.scenario is None else design.scenario.engine.gpu,
+        "gpus": design.gpus,
+        "cost_per_hour": None if design.bill is None else design.bill.total,
+        "cost_unit": plan.prices.unit,
+    }
 
 
 def _design(design: DesignResult) -> dict[str, Any]:

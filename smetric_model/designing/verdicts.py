@@ -9,7 +9,10 @@ with closed form and simulated with simulated.  A difference *shows* where it is
   the instances where nothing was simulated (the largest of ``docs/plan.md``).
 
 A saving shows where it is larger than so many instances cost, what it owes to a difference of
-instances that does not show left out.
+instances that does not show left out.  Between GPUs of which one borrows the efficiencies of
+another, step times are tens of per cent unsure: a saving then shows above :data:`CARRIED` of the
+cost.  A design that can serve fewer of the requests (a smaller KV pool, a shorter context) saves
+nothing: it does less.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from smetric_model.designing.results import DesignPlan, DesignResult
+from smetric_model.designing.results import Compared, DesignResult
 
 __all__ = [
+    "CARRIED",
     "GAP",
     "NOTHING",
     "SOURCES",
@@ -32,6 +36,7 @@ __all__ = [
     "difference",
     "instances_by",
     "savings",
+    "serves_fewer",
 ]
 
 Source = Literal["simulated", "closed form"]
@@ -41,6 +46,9 @@ SOURCES: tuple[Source, ...] = ("simulated", "closed form")
 NOTHING = "no difference that shows"
 #: largest relative distance of the closed form's instances from simulated ones (docs/plan.md)
 GAP = 0.1
+#: share of a cost that efficiencies carried over from another GPU leave open ("tens of per cent")
+CARRIED = 0.3
+_FEWER = 1e-3  # share of the requests that a design may serve less than the given one
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,8 @@ class Saving:
         Cost per hour.
     tolerance : float
         Up to which a saving does not show: what so many instances cost.
+    borrowed : bool
+        Whether the step times of one of the two rest on another GPU's efficiencies.
     """
 
     design: DesignResult
@@ -92,6 +102,7 @@ class Saving:
     given: float
     other: float
     tolerance: float
+    borrowed: bool = False
 
     @property
     def saved(self) -> float:
@@ -122,12 +133,12 @@ def instances_by(design: DesignResult, source: Source) -> int | None:
     return check.instances if check is not None and check.complete else None
 
 
-def closed_form_gap(plan: DesignPlan) -> int:
+def closed_form_gap(plan: Compared) -> int:
     """Return how far the closed form's instances are from simulated ones, at least 1.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
     """
     pairs = [(instances_by(d, "closed form"), instances_by(d, "simulated")) for d in plan.designs]
     apart = [abs(c - s) for c, s in pairs if c is not None and s is not None]
@@ -136,12 +147,12 @@ def closed_form_gap(plan: DesignPlan) -> int:
     return max(1, int(GAP * (plan.given.closed_form_instances or 0)))
 
 
-def difference(plan: DesignPlan, design: DesignResult, source: Source) -> Difference | None:
+def difference(plan: Compared, design: DesignResult, source: Source) -> Difference | None:
     """Compare a design's instances with the given one's.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
     design : DesignResult
     source : {"simulated", "closed form"}
 
@@ -168,14 +179,14 @@ def _reach(design: DesignResult, down: bool) -> int:
     return 0 if end is None else abs(check.instances - end)
 
 
-def savings(plan: DesignPlan, source: Source) -> Sequence[Saving]:
+def savings(plan: Compared, source: Source) -> Sequence[Saving]:
     """Return what the other designs cost beside the given one, by one source, cheapest first.
 
     Those whose saving shows stand before the others.
 
     Parameters
     ----------
-    plan : DesignPlan
+    plan : Compared
         With the goal of instances.
     source : {"simulated", "closed form"}
     """
@@ -185,13 +196,33 @@ def savings(plan: DesignPlan, source: Source) -> Sequence[Saving]:
     found = []
     for design in plan.designs[1:]:
         apart, cost = difference(plan, design, source), _cost(design, source)
-        if apart is None or cost is None:
+        if apart is None or cost is None or serves_fewer(plan, design):
             continue
         each = max(own / apart.given, cost / apart.other)
         # fewer instances by a difference that does not show save nothing
         unsure = apart.tolerance + (0 if apart.shows else max(-apart.more, 0))
-        found.append(Saving(design, source, own, cost, unsure * each))
+        borrowed = _borrowed(plan.given, design)
+        left_open = CARRIED * max(own, cost) if borrowed else 0.0
+        found.append(Saving(design, source, own, cost, unsure * each + left_open, borrowed))
     return sorted(found, key=lambda s: (not s.shows, s.other, len(s.design.changes)))
+
+
+def serves_fewer(plan: Compared, design: DesignResult) -> bool:
+    """Whether a design can serve fewer of the requests than the given one.
+
+    Parameters
+    ----------
+    plan : Compared
+    design : DesignResult
+    """
+    own, other = (d.number("unservable_ratio") for d in (plan.given, design))
+    return other > own + _FEWER
+
+
+def _borrowed(given: DesignResult, other: DesignResult) -> bool:
+    """Whether two designs are of different GPUs, and one borrows efficiencies."""
+    gpus = {d.scenario.engine.gpu for d in (given, other) if d.scenario is not None}
+    return len(gpus) > 1 and (given.carried_over or other.carried_over)
 
 
 def _cost(design: DesignResult, source: Source) -> float | None:

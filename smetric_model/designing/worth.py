@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from smetric_model.designing.candidates import TIER, only
+from smetric_model.designing.hardware import spare_gpus
 from smetric_model.designing.names import policy_name
 from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
-from smetric_model.designing.rows import cost_text, counted, counted_units
+from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
     GAP,
     NOTHING,
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["needed_instances", "what_moves", "what_optimal", "what_tokens", "worth_it"]
 
 _NONE = 0.05  # GPUs: a smaller difference is called nothing
+_NONE_RATIO = 0.005  # of the GPUs: no closer are the closed form's rounds to their end
 _SMALL = 0.05  # change of the answer that is only named
+_DEAR = 1.25  # times the instances from which on a larger share is explained
 
 
 # --- tier and link --------------------------------------------------------------------------------
@@ -55,6 +58,11 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
         parts.append(_more(plan, more, simulated.get(more.to_value)))
     if less is not None:
         parts.append(_less(plan, less))
+        none = steps[0]
+        if none.from_value == 0 and none is not less:
+            cost = none.from_gpus - less.to_gpus
+            text = counted_units(cost, "GPU", 2) if cost > _NONE else "nothing more"
+            parts.append(f"None at all costs {text}")
     source = "closed form, between whole instances"
     if simulated:
         texts = [f"{apart.other} with {_size(key, value)}" for value, apart in simulated.items()]
@@ -103,33 +111,42 @@ def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str
         if math.isfinite(step.cost):
             verdict = "Yes" if step.worth > step.cost else "No"
     text = f"{verdict}: {_size(step.key, step.to_value)} ({number(step.units)} {unit} more in all)"
-    if abs(saved) <= _NONE:
+    nothing = _nothing(step)
+    if nothing:
         text += " saves nothing by the closed form"
     elif saved > 0:
         each = f"{number(step.saved_per_unit, 2)} GPU per {unit}"
         text += f" saves {counted_units(saved, 'GPU', 2)} by the closed form, {each}"
     else:
         text += f" needs {counted_units(-saved, 'GPU', 2)} more by the closed form"
-    if abs(saved) > _NONE and not shows:
+    if not nothing and not shows:
         text += f": {NOTHING}"
     if math.isfinite(step.cost):
         text += f"; it costs {cost_text(plan, step.cost)} an hour"
         if fewer:
             text += f" and is worth {cost_text(plan, max(step.worth, 0.0))}"
-    elif fewer and saved > _NONE:
+    elif fewer and saved > 0 and not nothing:
         price = f"{number(step.break_even, 2)} of what a GPU does"
         text += f"; it pays where a {unit} costs less than {price}"
     return text
+
+
+def _nothing(step: Marginal) -> bool:
+    """Whether what is saved is no more than the closed form's own roughness."""
+    return abs(step.saved_gpus) <= max(_NONE, _NONE_RATIO * step.from_gpus)
 
 
 def _less(plan: DesignPlan, step: Marginal) -> str:
     """Say what the next smaller value costs."""
     value, saved = _size(step.key, step.from_value), step.saved_gpus
     text = f"{value[:1].upper()}{value[1:]} ({number(step.units)} {_unit(step)} less)"
-    if abs(saved) <= _NONE:
-        return f"{text} costs nothing"
+    if _nothing(step):
+        saves = f" and saves {cost_text(plan, step.cost)} an hour" if step.cost > 0 else ""
+        return f"{text} costs nothing{saves}"
     # with less of it fewer instances may come out: that is no advice
     text += f" costs {counted_units(saved, 'GPU', 2)}" if saved > 0 else " costs nothing more"
+    if math.isfinite(step.cost) and saved > 0:
+        text += f" ({cost_text(plan, step.worth)}) and saves {cost_text(plan, step.cost)} an hour"
     return text if _shows(plan, step) else f"{text}: {NOTHING}"
 
 
@@ -141,57 +158,64 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     best = plan.optimum
     if best is None:
         return None
-    parts = []
-    router, fewest = policy_name(plan.scenario.router.policy), best.fewest
-    if fewest is not None:
-        parts.append(_spare(best, fewest, router))
-    on = "this one" if best.instances == 1 else f"these {best.instances}"
-    share = (
-        f"On {on} it serves {percent(best.goodput_share)} of the tokens within SLO that the bound"
-        " allows on the same requests"
-    )
-    if fewest is not None and fewest < best.instances:
-        share += (
-            ", which looks nearer: with instances to spare the bound still serves no more than was"
-            " asked. It shares all work between all instances and knows the future, so that a real"
-            " router may need more than it does"
-        )
+    design, fewest = plan[best.design], best.fewest
+    assert design.scenario is not None
+    router = policy_name(design.scenario.router.policy)
+    on = "this one" if best.instances == 1 else f"these {best.instances:,}"
     limit = RESOURCE_NAMES.get(best.binding, best.binding)
-    carried = (
-        f"at any latency, no router could carry more than {number(best.volume_load_multiple, 2)}"
-        f" times this load on {on}" + (f" ({limit})" if limit else "")
+    multiple = f"{number(best.volume_load_multiple)} times this load" + (
+        f", limited by {limit}" if limit else ""
     )
-    parts += [share, carried[:1].upper() + carried[1:]]
+    share = (
+        f"On {on} {router} serves {percent(best.goodput_share)} of the tokens within SLO that any"
+        " could on the same requests"
+    )
+    parts = [share, f"At any latency {on} could carry at most {multiple}"]
+    if fewest is not None:
+        parts = [_spare(best, fewest, router), _bounds(best, multiple, on), share]
+    parts.append(
+        "Bounds share all work between all instances and know the future: a real router may need"
+        " more than they do"
+    )
     return Answer(
         "How far from optimal is it?",
-        ". ".join(parts) + ".",
+        _of(plan, ". ".join(parts) + "."),
         "bound (linear programs); simulated, one seed",
-        "a bound need not be attainable: it shares all work between all instances"
-        + ("" if best.exact else "; some program was not solved to its optimum, so it is weaker"),
+        "" if best.exact else "some program was not solved to its optimum, so it is weaker",
     )
 
 
 def _spare(best: Optimum, fewest: int, router: str) -> str:
-    """Say by how many instances the router is above the larger of both bounds, and which it is."""
+    """Say by how many instances the router is above the larger of both bounds."""
     spare = best.instances - fewest
-    carry = best.fewest_by_volume == fewest and (best.fewest_instances or 0) < fewest
-    what = "carry this load at all" if carry else "serve as much within SLO"
     few = counted(fewest, "instance")
     if spare <= 0:
-        return (
-            f"{router} is at the bound: no router could {what} with fewer than the {few} it needs"
-        )
-    gain = f"{counted(spare, 'instance')} of {best.instances}"
+        return f"{router} is at the bound: no router could do with fewer than the {few} it needs"
+    gain = f"{counted(spare, 'instance')} of {best.instances:,}"
     return (
-        f"At most {gain} ({percent(spare / best.instances, 0)}) are to be gained: no router, cache"
-        f" or schedule, even knowing the future, could {what} with fewer than {few}; {router}"
-        f" needs {best.instances}"
+        f"No router, cache or schedule could do with fewer than {few}; {router} needs"
+        f" {best.instances:,}. At most {gain} ({percent(spare / best.instances, 0)}) are to be"
+        " gained"
     )
+
+
+def _bounds(best: Optimum, multiple: str, on: str) -> str:
+    """Say what each of the two bounds in instances is."""
+    parts = []
+    if best.fewest_by_volume is not None:
+        text = f"{best.fewest_by_volume:,} to carry the load at all, at any latency"
+        parts.append(f"{text} ({on} could carry at most {multiple})")
+    if best.fewest_instances is not None:
+        parts.append(f"{best.fewest_instances:,} to serve as much within SLO")
+    if len(parts) < 2:
+        return f"That is the bound: {parts[0]}"
+    return f"That is the larger of two bounds: {' and '.join(parts)}"
 
 
 def what_tokens(plan: DesignPlan) -> Answer | None:
     """Say what a million tokens of each class cost; None where nothing can be billed."""
-    costs, bill = plan.given.costs, plan.given.bill
+    design = plan.advised
+    costs, bill = design.costs, design.bill
     if costs is None or bill is None:
         return None
 
@@ -207,9 +231,12 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
         text += f". The cluster costs {cost_text(plan, bill.total)} an hour"
     else:
         text += f", with {counted_units(bill.total, 'GPU')}"
+    spare = 0 if design.sized is None else spare_gpus(design.sized)
+    if spare:
+        text += f". Its nodes have {counted(spare, 'GPU')} more, which are not in it"
     return Answer(
         "What do tokens cost?",
-        f"{text}.",
+        _of(plan, f"{text}."),
         "closed form",
         "GPU time by class of token from the step model, idle time in proportion; NICs by bytes"
         " moved, the tier's memory to reused tokens; the classes add up to the whole bill",
@@ -218,9 +245,13 @@ def what_tokens(plan: DesignPlan) -> Answer | None:
 
 def what_moves(plan: DesignPlan) -> Answer | None:
     """Say which assumption moves the answer; None without sensitivities."""
-    if not plan.sensitivities or plan.given.instances is None:
+    if not plan.sensitivities:
         return None
     needed = needed_instances(plan)
+    idle = _idle(plan)
+    if idle:
+        return Answer("What would move the answer?", _of(plan, f"{_ends(plan)}{idle}."),
+                      "closed form", "one assumption changed at a time")  # fmt: skip
     by_key: dict[str, list[Sensitivity]] = {}
     for move in plan.sensitivities:
         by_key.setdefault(move.key, []).append(move)
@@ -234,7 +265,7 @@ def what_moves(plan: DesignPlan) -> Answer | None:
             f"{pair[0].parameter} "
             + ", ".join(f"{m.change} → {_change(m.instances, needed)}" for m in pair)
         )
-    text = "Instances needed with one assumption changed: " + "; ".join(large)
+    text = _ends(plan) + "Instances needed with one assumption changed: " + "; ".join(large)
     if small:
         text += f". By less than {percent(_SMALL, 0)}: {', '.join(small)}"
     elastic = {
@@ -244,15 +275,59 @@ def what_moves(plan: DesignPlan) -> Answer | None:
     }
     if elastic:
         most = sorted(elastic, key=lambda name: -abs(elastic[name]))[:3]
-        text += ". Elasticity of capacity: " + ", ".join(
-            f"{name} {_signed(elastic[name])}" for name in most
+        text += ". Capacity per 1% more (elasticity): " + ", ".join(
+            f"{name} {_signed(elastic[name])}%" for name in most
         )
     return Answer(
         "What would move the answer?",
-        text + ".",
+        _of(plan, text + "."),
         "closed form",
-        "one at a time, at the given design; fractions of an instance by what it then attains",
+        "one at a time, at the recommended design and its instances: where these attain less, more"
+        " are needed in proportion",
     )
+
+
+def _idle(plan: DesignPlan) -> str:
+    """Say that nothing moves the answer, where its instances bear every change; else empty."""
+    count = plan.advised.instances
+    if plan.goal != "instances" or plan.limit is None or plan.rate_rps is None or count is None:
+        return ""
+    if max(m.instances for m in plan.sensitivities) > count:
+        return ""
+    names = dict.fromkeys(f"{m.parameter} {m.change}" for m in plan.sensitivities)
+    have = "this instance" if count == 1 else f"these {count:,} instances"
+    return (
+        f"None of the changes tried ({', '.join(names)}) needs more than {have}, which would serve"
+        f" {number(plan.limit.rate_rps / plan.rate_rps, 2)} times the rate"
+    )
+
+
+def _of(plan: DesignPlan, text: str) -> str:
+    """Name the design that a text is about where it is not the given one."""
+    return text if plan.advised is plan.given else f"Of {plan.recommended}: {text}"
+
+
+def _ends(plan: DesignPlan) -> str:
+    """Say what ends the capacity, without which the changes cannot be understood."""
+    limit = plan.limit
+    if limit is None:
+        return ""
+    wanted = plan.scenario.slo.attainment
+    if limit.saturated:
+        return (
+            f"The cluster saturates while {percent(limit.within_slo_ratio)} are still within SLO:"
+            " the SLO does not limit it, and other SLOs change little. "
+        )
+    text = (
+        f"The share within SLO ends the capacity: {percent(limit.idle_within_slo_ratio)} where"
+        f" nothing waits, {percent(wanted, 0)} at {rate_text(limit.rate_rps)}"
+    )
+    if any(
+        m.key == "slo.attainment" and m.instances > _DEAR * needed_instances(plan)
+        for m in plan.sensitivities
+    ):
+        text += " (the nearer a share is to the first, the emptier instances have to be)"
+    return f"{text}. "
 
 
 def needed_instances(plan: DesignPlan) -> float:

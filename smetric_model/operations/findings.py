@@ -22,9 +22,11 @@ __all__ = [
     "Progress",
     "Source",
     "demand_for",
+    "from_record",
     "gpu_hours",
     "silent",
     "to_rate",
+    "to_record",
 ]
 
 #: How a figure was found: an equation, engine steps, or a limit that nothing can pass.
@@ -147,6 +149,57 @@ class Finding:
             "tables": {name: table.to_dict("records") for name, table in self.tables.items()},
             "elapsed_s": self.elapsed_s,
         }
+
+
+def to_record(finding: Finding) -> dict[str, Any]:
+    """Return a finding as values ready for Python's JSON, which has NaN and infinities.
+
+    Parameters
+    ----------
+    finding : Finding
+    """
+    tables = {}
+    for name, table in finding.tables.items():
+        columns = {str(key): [_item(v) for v in values] for key, values in table.items()}
+        tables[name] = columns
+    return {
+        "question": finding.question,
+        "title": finding.title,
+        "figures": [vars(figure) for figure in finding.figures],
+        "words": list(finding.words),
+        "notes": list(finding.notes),
+        "tables": tables,
+        "elapsed_s": finding.elapsed_s,
+    }
+
+
+def _item(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def from_record(record: dict[str, Any]) -> Finding:
+    """Return the finding of :func:`to_record`.
+
+    Parameters
+    ----------
+    record : dict
+
+    Raises
+    ------
+    LookupError, TypeError
+        If it is no such record.
+    """
+    import pandas as pd
+
+    return Finding(
+        question=record["question"],
+        title=record["title"],
+        figures=tuple(Figure(**figure) for figure in record["figures"]),
+        words=tuple(record["words"]),
+        notes=tuple(record["notes"]),
+        tables={name: pd.DataFrame(columns) for name, columns in record["tables"].items()},
+        elapsed_s=record["elapsed_s"],
+    )
 
 
 def demand_for(

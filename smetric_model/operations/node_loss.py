@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["lost_states", "node_loss"]
 
-_MOST_TIMES = 64  # largest cluster that is tried, as a multiple of the scenario's
 _MINUTE_S = 60.0
 _FIRST_MINUTES = 5
 
@@ -161,7 +160,7 @@ def _steady(scenario: Scenario, demand: Demand) -> Outcome | None:
 
 
 def _fewest(scenario: Scenario, demand: Demand, bear_loss: bool, progress: Progress) -> int:
-    from smetric_model.tuning.sizing import with_instances
+    from smetric_model.tuning.sizing import most_instances, with_instances
 
     wanted = scenario.slo.attainment
     least = 2 if scenario.cluster.serving == "disaggregated" else 1
@@ -174,7 +173,7 @@ def _fewest(scenario: Scenario, demand: Demand, bear_loss: bool, progress: Progr
         states = lost_states(whole) if bear_loss else [whole]
         return bool(states) and all(_share(one, demand) >= wanted for one in states)
 
-    found = fewest(enough, scenario.cluster.instances, _MOST_TIMES * scenario.cluster.instances)
+    found = fewest(enough, scenario.cluster.instances, most_instances(scenario, demand))
     if found is None:
         raise SpecError(
             f"no number of instances serves {scenario.workload.rate_rps} requests/s with"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smetric_model.analytic.demand import demand_of, trace_of
@@ -15,6 +16,7 @@ from smetric_model.operations.routers import router_replicas
 from smetric_model.operations.tenants import tenant_isolation
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.demand import Demand
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
@@ -27,6 +29,7 @@ def operational_findings(
     seeds: int = 0,
     trace: Trace | None = None,
     progress: Progress = silent,
+    keep: Callable[[str, Callable[[], Finding]], Finding] = lambda _title, work: work(),
 ) -> list[Finding]:
     """Ask what a node's loss, cold caches, several routers, tenants apart and FP8 KV do here.
 
@@ -41,6 +44,8 @@ def operational_findings(
         The workload, if it is at hand.
     progress : callable, optional
         Told what is worked out.
+    keep : callable, optional
+        Given a question's title and what works out its finding: may return one that it has.
 
     Returns
     -------
@@ -54,33 +59,54 @@ def operational_findings(
     TraceError
         If the trace cannot be read.
     """
-    trace = trace_of(scenario) if trace is None else trace
-    demand = demand_of(scenario, trace)
-    asked = to_rate(scenario, demand)
     if scenario.cluster.serving == "disaggregated":
         seeds = 0
     several = min(max(scenario.router.replicas, 4), 64)
+    held: list[tuple[Trace, Demand, Scenario]] = []
+
+    def work() -> tuple[Trace, Demand, Scenario]:
+        """Load the workload for the first question that has to be worked out."""
+        if not held:
+            loaded = trace_of(scenario) if trace is None else trace
+            demand = demand_of(scenario, loaded)
+            held.append((loaded, demand, to_rate(scenario, demand)))
+        return held[0]
 
     def told(name: str) -> Progress:
         return lambda text: progress(f"{name}: {text}")
 
+    def lost(tell: Progress) -> Finding:
+        _, demand, asked = work()
+        return node_loss(asked, seeds=seeds, demand=demand, progress=tell)
+
+    def restarted(tell: Progress) -> Finding:
+        _, demand, asked = work()
+        return cold_recovery(asked, "node", seeds=seeds, demand=demand, progress=tell)
+
+    def routers(tell: Progress) -> Finding:
+        _, demand, asked = work()
+        return router_replicas(asked, (1, several), seeds=seeds, demand=demand, progress=tell)
+
+    def tenants(tell: Progress) -> Finding:
+        loaded, _, asked = work()
+        return tenant_isolation(asked, trace=loaded, progress=tell)
+
+    def halved(tell: Progress) -> Finding:
+        loaded, _, asked = work()
+        return kv_cache_dtype(asked, trace=loaded, progress=tell)
+
     questions: dict[str, Callable[[Progress], Finding]] = {
-        "A node is lost": lambda tell: node_loss(asked, seeds=seeds, demand=demand, progress=tell),
-        "A node restarts": lambda tell: cold_recovery(
-            asked, "node", seeds=seeds, demand=demand, progress=tell
-        ),
-        "Several routers": lambda tell: router_replicas(
-            asked, (1, several), seeds=seeds, demand=demand, progress=tell
-        ),
-        "Tenants apart": lambda tell: tenant_isolation(asked, trace=trace, progress=tell),
-        "FP8 KV": lambda tell: kv_cache_dtype(asked, trace=trace, progress=tell),
+        "A node is lost": lost,
+        "A node restarts": restarted,
+        "Several routers": routers,
+        "Tenants apart": tenants,
+        "FP8 KV": halved,
     }
-    findings = []
-    for title, ask in questions.items():
+
+    def answered(title: str, ask: Callable[[Progress], Finding]) -> Finding:
         try:
-            findings.append(ask(told(title)))
+            return ask(told(title))
         except (SpecError, TraceError, UnstableError, SolveError) as error:
-            findings.append(
-                Finding("none", title, (), (f"No answer here: {error}",), elapsed_s=0.0)
-            )
-    return findings
+            return Finding("none", title, (), (f"No answer here: {error}",), elapsed_s=0.0)
+
+    return [keep(title, partial(answered, title, ask)) for title, ask in questions.items()]

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["plan"]
+__all__ = ["no_rate_note", "plan", "rate_of"]
 
 
 def plan(
     scenario: Scenario,
     trace: Trace | None = None,
     progress: Callable[[str], None] | None = None,
+    demand: Demand | None = None,
 ) -> Plan:
     """Plan the capacity of a scenario.
 
@@ -40,6 +41,8 @@ def plan(
         The workload, if it is at hand; else it is loaded.
     progress : callable, optional
         Told what is being worked out.
+    demand : Demand, optional
+        What the workload asks for, if it is at hand.
 
     Returns
     -------
@@ -68,9 +71,10 @@ def plan(
     if trace is None:
         tell("loading the trace")
         trace = trace_of(scenario)
-    tell("reuse of the trace")
-    demand = demand_of(scenario, trace)
-    rate = _rate(scenario, demand)
+    if demand is None:
+        tell("reuse of the trace")
+        demand = demand_of(scenario, trace)
+    rate = rate_of(scenario, demand)
     servable = None if rate is None else rate * (1 - demand.unservable_ratio)
     ends: dict[str, EndPlan] = {}
     predictions: dict[str, Prediction] = {}
@@ -94,7 +98,20 @@ def plan(
     )
 
 
-def _rate(scenario: Scenario, demand: Demand) -> float | None:
+def rate_of(scenario: Scenario, demand: Demand) -> float | None:
+    """Return the rate that a scenario asks for; None where neither it nor its trace has one.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    demand : Demand
+        Its workload.
+
+    Returns
+    -------
+    float or None
+        Requests of the cluster [requests/s].
+    """
     rate = scenario.workload.rate_rps
     if rate != "trace":
         return rate
@@ -137,7 +154,24 @@ def _workload(demand: Demand, trace: Trace) -> dict[str, Any]:
             None if trace.tree is None else float(demand.reusable_tokens.sum()) / prompt
         ),
         "trace_rate_rps": demand.trace_rate_rps,
+        "beyond_context": _beyond_context(demand),
     }
+
+
+def _beyond_context(demand: Demand) -> str:
+    """Say how many requests count as served that the LLM was not made for; empty for none."""
+    longest = demand.instance.llm.max_context_tokens
+    served = demand.instance.max_context_tokens or longest
+    beyond = int((demand.prompt_tokens + demand.output_tokens > longest).sum())
+    if served <= longest or beyond == 0:
+        return ""
+    return (
+        f"{beyond:,} of {demand.requests:,} requests count as served although they are longer than"
+        f" the {longest:,} tokens {demand.instance.llm.name} was made for"
+        f" (engine.max_context_tokens = {served:,}): an engine refuses them unless its context is"
+        f" extended (such as by YaRN); engine.max_context_tokens = {longest} counts them as"
+        " unservable"
+    )
 
 
 def _instance(demand: Demand) -> dict[str, Any]:
@@ -155,6 +189,21 @@ def _instance(demand: Demand) -> dict[str, Any]:
     }
 
 
+def no_rate_note(trace: Trace) -> str:
+    """Return why a trace has no rate of its own.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+    why = (
+        "its requests all arrive at once"
+        if trace.session_clock == "shared"
+        else "its sessions share no clock"
+    )
+    return f"the trace has no rate: {why}; capacity only (give --rate for more)"
+
+
 def _notes(
     prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
 ) -> tuple[str, ...]:
@@ -164,12 +213,7 @@ def _notes(
     ]
     notes += notes_left_out(prediction.scenario, policy="")
     if rate is None:
-        why = (
-            "its requests all arrive at once"
-            if trace.session_clock == "shared"
-            else "its sessions share no clock"
-        )
-        notes.append(f"the trace has no rate: {why}; capacity only (give --rate for more)")
+        notes.append(no_rate_note(trace))
     if trace.tree is None:
         notes.append(
             f"{demand.source} carries no block ids: its reuse is unknown, and counted as none"
@@ -185,8 +229,4 @@ def _notes(
             f"no fit for {demand.instance.gpu.name}/{demand.instance.engine}: efficiencies of"
             f" {prediction.fitted.fitted_for} carried over, expect tens of per cent"
         )
-    longest = demand.instance.llm.max_context_tokens
-    served = demand.instance.max_context_tokens or longest
-    if served > longest:
-        notes.append(f"max_context_tokens = {served} exceeds the {longest} the LLM was made for")
     return tuple(notes)

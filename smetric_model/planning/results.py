@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smetric_model.analytic.predict import Reuse
-
-if TYPE_CHECKING:
-    from smetric_model.scenario import Scenario
+from smetric_model.scenario import Scenario
 
 __all__ = ["ENDS", "EndPlan", "FetchAdvice", "Plan", "StepShare", "TierDemand"]
 

@@ -17,10 +17,12 @@ __all__ = [
     "RESOURCE_NAMES",
     "Row",
     "answer",
+    "beyond_context",
     "byte_size",
     "capacity_rows",
     "details",
     "duration",
+    "engine",
     "fetch_rows",
     "headline",
     "limit_of",
@@ -116,7 +118,7 @@ def reusable(workload: dict[str, Any]) -> str:
     ratio = workload["ideal_reuse_ratio"]
     if ratio is None:
         return "reuse unknown, no block ids"
-    return f"{percent(ratio)} of prompt tokens reusable"
+    return f"{percent(ratio)} of prompt tokens reusable, from a cold start on"
 
 
 def duration(seconds: float | None) -> str:
@@ -143,6 +145,11 @@ def _tokens(count: float) -> str:
 # --- sentences ----------------------------------------------------------------------------------
 
 
+def beyond_context(plan: Plan) -> str:
+    """Say how many requests are longer than the LLM was made for; empty for none."""
+    return str(plan.workload.get("beyond_context", ""))
+
+
 def unservable(plan: Plan) -> str:
     """Return how many requests cannot be served, and why."""
     work = plan.workload
@@ -154,12 +161,21 @@ def unservable(plan: Plan) -> str:
 
 def headline(plan: Plan) -> str:
     """Return what is served on what."""
-    instance, cluster = plan.instance, plan.scenario.cluster
+    return _served(plan, f"{_count(plan.scenario.cluster.instances, 'instance')} of ")
+
+
+def engine(plan: Plan) -> str:
+    """Return what is served on instances of what, however many."""
+    return _served(plan, "instances of ")
+
+
+def _served(plan: Plan, of: str) -> str:
+    instance = plan.instance
     gpus = f"{instance['tp']} x {instance['gpu']}"
     return (
         f"{instance['llm']} ({instance['weight_dtype']} weights, {instance['kv_dtype']} KV) on"
-        f" {_count(cluster.instances, 'instance')} of {gpus} ({instance['engine']}),"
-        f" KV pool {_tokens(instance['local_tier_tokens'])} tokens each"
+        f" {of}{gpus} ({instance['engine']}), KV pool"
+        f" {_tokens(instance['local_tier_tokens'])} tokens each"
     )
 
 
@@ -407,14 +423,17 @@ def _gbps(bytes_per_s: float) -> str:
 def tier_facts(plan: Plan) -> list[str]:
     """Return what the tiers then do, a sentence each."""
     tiers = plan.tiers
+    if not tiers.curve_bytes and plan.workload["ideal_reuse_ratio"] is None:
+        return ["Reuse is unknown (no block ids) and counts as none; the tiers serve nothing."]
     if not tiers.curve_bytes:
         return ["Nothing is reusable; the tiers serve nothing."]
     facts = []
-    saturation = plan.ends["ideal"].saturation_rps
-    if tiers.rate_rps > saturation:
+    end = plan.ends["ideal"]
+    if tiers.rate_rps > end.saturation_rps:
         facts.append(
-            f"This cluster saturates at {number(saturation)} requests/s, even with ideal reuse:"
-            f" at {number(tiers.rate_rps)} its KV pools are full of running requests."
+            f"With random arrivals this cluster saturates at {number(end.saturation_rps)}"
+            f" requests/s, even with ideal reuse ({_resource(end)}): at {number(tiers.rate_rps)}"
+            " its KV pools count as full of running requests."
         )
     facts += [
         f"The KV pools together keep KV for {duration(tiers.local_retention_s)} after its last"
@@ -428,6 +447,14 @@ def tier_facts(plan: Plan) -> list[str]:
         )
     else:
         facts.append("No global tier is provisioned.")
+    section = plan.scenario.cluster
+    line = section.nics_per_node * section.nic_bytes_per_s
+    capacity = tiers.link_capacity_bytes_per_s_per_node
+    if math.isfinite(capacity) and 0 < capacity < 0.9 * line:
+        facts.append(
+            f"A node's NICs have a line rate of {_gbps(line)}; transfers of this size get"
+            f" {_gbps(capacity)} of it while GPUs compute (data/fabric.toml, measured)."
+        )
     return facts
 
 

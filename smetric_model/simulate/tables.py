@@ -47,6 +47,9 @@ _SATURATED = 0.95
 #: A node's interfaces busier than this over the window carry less than is sent.
 _ALWAYS_BUSY = 0.98
 
+#: arrivals below this share of what was asked for are noted, where so many were asked for
+_MUCH_LESS, _ENOUGH_REQUESTS = 0.9, 1000
+
 
 def _seconds(start: Any, end: Any) -> FloatArray:
     """Differences of ticks [s]; NaN where either did not happen."""
@@ -446,6 +449,7 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
     notes = [*prepared.notes, *_status_notes(requests), *_lagging_links(inputs, replay)]
     if requests.empty:
         notes.append("no request arrives in the window")
+    notes += _slowed_sessions(scenario, len(requests), window_s)
     unfinished = int((status == "unfinished").sum())
     row: dict[str, Any] = {
         "scenario_id": scenario.scenario_id,
@@ -485,6 +489,19 @@ def outcome_of(scenario: Scenario, prepared: Prepared, replay: Replay) -> Outcom
 def _status_notes(requests: pd.DataFrame) -> list[str]:
     left = requests[requests["status"] != "served"]
     return [f"{len(lines)} requests {reason}" for reason, lines in left.groupby("reason")]
+
+
+def _slowed_sessions(scenario: Scenario, arrived: int, window_s: float) -> list[str]:
+    """Say that fewer requests came about than asked for: a next turn waits for its answer."""
+    asked = scenario.workload.rate_rps
+    if asked == "trace" or asked * window_s < _ENOUGH_REQUESTS:
+        return []
+    if arrived >= _MUCH_LESS * asked * window_s:
+        return []
+    return [
+        f"{arrived / window_s:.4g} requests/s arrived in the window where {asked:.4g} were asked"
+        " for: a session sends its next turn after the answer, and answers come late"
+    ]
 
 
 def _latencies(done: pd.DataFrame, quantities: tuple[str, ...]) -> dict[str, float]:
@@ -568,7 +585,7 @@ def _lagging_links(inputs: Inputs, replay: Replay) -> list[str]:
     share = written / float(replay.nic_work_bytes.sum())
     return [
         f"the NICs of a node are busy for {busiest:.0%} of the window, {share:.0%} of what they"
-        " carry being writes to the global tier, which lag behind; requests do not wait for them, a"
+        " carry being writes to the global tier, which lag behind: requests do not wait for them, a"
         " store with a bounded buffer drops them"
     ]
 

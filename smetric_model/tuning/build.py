@@ -28,7 +28,7 @@ from smetric_model.tuning.search import (
     within_slo_tps,
 )
 from smetric_model.tuning.situation import Situation, situation_of
-from smetric_model.tuning.sizing import MOST_TIMES, with_instances
+from smetric_model.tuning.sizing import most_instances, with_instances
 from smetric_model.tuning.words import advice
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def needs_of(
     instances = fewest(
         lambda n: n >= least and loss_outside_slo(with_instances(fixed, n), demand) <= loss,
         scenario.cluster.instances,
-        most=MOST_TIMES * scenario.cluster.instances,
+        most=most_instances(scenario, demand),
     )
     progress("least global tier")
     tier = _least_tier(fixed, demand, loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["MOST_TIMES", "InstancesNeeded", "fewest_instances", "with_instances"]
+__all__ = ["InstancesNeeded", "fewest_instances", "most_instances", "with_instances"]
 
-#: largest cluster that is tried, as a multiple of the scenario's: beyond it nothing waits any more
-MOST_TIMES = 1024
+#: largest cluster that is tried: so many times the scenario's, or the seconds between two requests
+#: of an instance; beyond it nothing waits any more
+_MOST_TIMES = 1024
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,22 @@ def with_instances(scenario: Scenario, instances: int) -> Scenario:
     return scenario.replace(**changes)
 
 
+def most_instances(scenario: Scenario, demand: Demand) -> int:
+    """Return the largest number of instances that is worth trying: nothing waits on so many.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question.
+    demand : Demand
+        Its workload.
+    """
+    rate = scenario.workload.rate_rps
+    asked = demand.trace_rate_rps if rate == "trace" else rate
+    seconds = math.ceil(asked) if math.isfinite(asked) else 1
+    return _MOST_TIMES * max(scenario.cluster.instances, seconds)
+
+
 def fewest_instances(
     scenario: Scenario,
     attainment: float | None = None,
@@ -138,7 +156,7 @@ def fewest_instances(
         shares[instances] = found.get("within_slo_ratio", 0.0)
         return shares[instances] >= wanted
 
-    most = MOST_TIMES * scenario.cluster.instances
+    most = most_instances(scenario, demand)
     found = fewest(enough, scenario.cluster.instances, most=most)
     if found is None:
         return InstancesNeeded(wanted, None, None, None, shares[most], None)

@@ -245,6 +245,32 @@ def test_what_arrives_is_completed(load, steepness):
     assert law.mean_decoding <= law.mean_running
 
 
+@given(load=st.floats(0.1, 0.85), steepness=st.floats(0.2, 1.5))
+@settings(max_examples=8, deadline=None)
+def test_decodes_are_stalled_by_those_who_come_beside_them(load, steepness):
+    rate = load * instance().stability_rps
+    loads = np.arange(60.0)
+    long = instance().mix.prompt_tokens > np.quantile(instance().mix.prompt_tokens, 0.7)
+    factor = np.exp(-0.1 * loads)
+    limits = np.full(200, 5.0)
+
+    def tail(free_ratio, is_free):
+        arrivals = Arrivals(factor, 0.0, 0.9 * factor, free_ratio, free_ratio, is_free)
+        loaded = instance().at_rate(rate, limits, 0.05, arrivals)
+        for kinds in (loaded.law.beside_kinds, loaded.law.busy_kinds):
+            assert min(kinds) >= 0
+        return loaded.law.beside_kinds, loaded.tpot_quantiles_s([0.99])[0]
+
+    # free requests, which are long, go where nobody decodes
+    free_ratio = np.exp(-steepness * loads)
+    (sticky, free), shorter = tail(free_ratio, long)
+    assert free < 1 < sticky
+    assert shorter <= tail(free_ratio, ~long)[1]
+    # where all are alike at every load, nothing is told apart
+    assert tail(np.full(60, 0.3), long)[0] == pytest.approx((1.0, 1.0))
+    assert tail(np.ones(60), long)[0] == (1.0, 1.0)
+
+
 def test_a_router_that_avoids_busy_engines_makes_them_wait_less():
     rate = 0.6 * instance().stability_rps
     factor = np.ones(60)

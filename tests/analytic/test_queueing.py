@@ -180,6 +180,30 @@ def test_busy_period_means(load, seed):
     assert fine[0] == pytest.approx(np.exp(-rate * interval), abs=2e-3)
 
 
+def test_those_who_interrupt_may_be_others_than_those_who_come_meanwhile():
+    rng = np.random.default_rng(5)
+    work, share = np.array([0.2, 1.5]), np.array([0.8, 0.2])
+    first, first_share = np.array([0.5, 3.0]), np.array([0.6, 0.4])
+    rate, first_rate, interval = 1.1, 0.3, 4.0
+    law = BusyPeriods(
+        work, share, rate, 80.0, points=1 << 12, first=(first, first_share, first_rate)
+    )
+    cdf = law.delay_cdf(interval)
+    delays = np.zeros(20_000)
+    for i in range(delays.size):
+        left = rng.choice(first, rng.poisson(first_rate * interval), p=first_share).sum()
+        while left > 0:  # the works of those who come during it, generation by generation
+            delays[i] += left
+            left = rng.choice(work, rng.poisson(rate * left), p=share).sum()
+    mean = interval * first_rate * (first @ first_share) / (1 - rate * (work @ share))
+    assert (1 - cdf).sum() * law.step_s == pytest.approx(mean, rel=0.02)
+    for delay in (0.5, 3.0, 10.0, 25.0):
+        met = cdf[round(delay / law.step_s)]
+        assert (delays <= delay).mean() == pytest.approx(met, abs=0.015)
+    same = BusyPeriods(work, share, rate, 80.0, first=(work, share, rate)).delay_cdf(interval)
+    assert same == pytest.approx(BusyPeriods(work, share, rate, 80.0).delay_cdf(interval), abs=1e-6)
+
+
 @given(load=LOADS, size=st.integers(2, 60))
 def test_bursts_of_one_are_a_birth_death_queue(load, size):
     rates = np.arange(1.0, size + 1)

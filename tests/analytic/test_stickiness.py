@@ -269,6 +269,49 @@ def test_fitted_think_times_follow_the_sample():
         assert law.mean_within_s(t) == pytest.approx(np.minimum(gaps, t).mean(), rel=0.06)
 
 
+@given(seed=st.integers(0, 99), classes=st.integers(1, 4))
+def test_gaps_belong_to_classes_in_all(seed, classes):
+    rng = np.random.default_rng(seed)
+    law = ThinkTime(np.full(classes, 1 / classes), np.geomspace(1.0, 300.0, classes))
+    which = rng.integers(0, classes, 20_000)
+    gaps = rng.exponential(law.means_s[which])
+    belongs = law.memberships(gaps)
+    assert belongs.sum(axis=1) == pytest.approx(1)
+    assert belongs.mean(axis=0) == pytest.approx(law.weights, abs=0.02)
+    # and on average to the class that they are from
+    means = [gaps @ belongs[:, j] / belongs[:, j].sum() for j in range(classes)]
+    assert means == pytest.approx(list(law.means_s), rel=0.1)
+
+
+def test_those_who_think_for_long_lose_their_context():
+    think = ThinkTime(np.array([0.8, 0.2]), np.array([2.0, 200.0]))
+    plain, alike, long = (
+        stickiness(
+            toy_cluster(
+                make_policy("smetric", {"overload": 4.0}),
+                2.0,
+                think_time=think,
+                evicted_ratio=0.2,
+                evicted_by_class=lost,
+            )
+        )
+        for lost in (None, np.array([0.2, 0.2]), np.array([0.0, 1.0]))
+    )
+    assert alike.load_law == pytest.approx(plain.load_law, abs=1e-9)
+
+    def variance(found):
+        loads = np.arange(found.load_law.size)
+        return found.load_law @ loads**2 - found.mean_load**2
+
+    # what lasts at an instance is who thinks for long: if they come back anywhere, it is gone
+    assert variance(long) < 0.99 * variance(plain)
+    assert long.mean_load <= plain.mean_load
+    with pytest.raises(SpecError, match="2 classes"):
+        toy_cluster(
+            make_policy("smetric", {}), 2.0, think_time=think, evicted_by_class=np.array([0.5])
+        )
+
+
 @given(st.floats(0.01, 50.0), st.floats(0.2, 100.0))
 @settings(max_examples=20)
 def test_who_waits_does_not_think(stop, mean):

@@ -14,6 +14,7 @@ import pytest
 
 from smetric_model.analytic.demand import instance_of
 from smetric_model.cli import main
+from smetric_model.datafiles import data_dir
 from smetric_model.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def test_the_table_fits_the_terminal(
     code, out, _ = run(monkeypatch, capfd)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("unservable: 0 of 4,179 requests (0.0%)")
+    assert lines[0].startswith("recommended: ")
+    assert lines[1].startswith("unservable: 0 of 4,179 requests (0.0%)")
     assert max(len(line) for line in lines) <= columns
     # each row of a table stands on one line, with its unit
     rows = [line for line in lines if line.startswith("│")]
@@ -172,25 +174,30 @@ def test_the_search_is_as_asked(
 def test_operational_questions_on_demand(
     monkeypatch: pytest.MonkeyPatch, capfd: Any, options: list[Any]
 ) -> None:
+
+    out = run(monkeypatch, capfd, "--operations")[1]
+    run(monkeypatch, capfd, "--operations", "--no-simulation")
+    run(monkeypatch, capfd)
+    assert [given["operations"] for given in options] == [2, 0, None]
+    assert "In operation" not in out
+
+
+def test_findings_are_shown_with_the_cluster_they_are_about(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, small_search: DesignPlan
+) -> None:
     from smetric_model.operations import Figure, Finding
 
-    seeds: list[int] = []
-
-    def answer(_scenario: Any, **given: Any) -> list[Finding]:
-        seeds.append(given["seeds"])
-        figure = Figure("lost_instances", "instances of a node", 8, "", "given")
-        return [Finding("node-loss", "A node is lost", (figure,), ("It is borne.",), ("steady",))]
-
-    monkeypatch.setattr("smetric_model.operations.overview.operational_findings", answer)
-    out = run(monkeypatch, capfd, "--operations")[1]
-    assert "A node is lost" in out
-    assert "It is borne." in out
-    text = run(monkeypatch, capfd, "--operations", "--no-simulation", "--json")[1]
-    (found,) = json.loads(text)["findings"]
-    assert found["figures"][0]["source"] == "given"
-    assert seeds == [2, 0]
-    run(monkeypatch, capfd)
-    assert seeds == [2, 0]
+    figure = Figure("lost_instances", "instances of a node", 8, "", "given")
+    found = Finding("node-loss", "A node is lost", (figure,), ("It is borne.",), ("steady",))
+    more = small_search.with_findings([found])
+    monkeypatch.setattr("smetric_model.designing.plan", lambda *_a, **_k: more)
+    lines = run(monkeypatch, capfd, "--operations")[1].splitlines()
+    about = next(line for line in lines if line.startswith("In operation: "))
+    assert f"{small_search.advised.gpus} H20" in about
+    assert lines.index("A node is lost") > lines.index(about)
+    assert "It is borne." in lines
+    content = json.loads(run(monkeypatch, capfd, "--operations", "--json")[1])
+    assert content["findings"][0]["figures"][0]["source"] == "given"
 
 
 def test_the_designs_are_a_tidy_file(
@@ -214,8 +221,21 @@ def test_an_interrupt_says_where_it_goes_on(
     monkeypatch.setattr("smetric_model.designing.plan", interrupted)
     code, out, err = run(monkeypatch, capfd, "--out", str(tmp_path))
     assert (code, out) == (130, "")
-    assert str(tmp_path) in err.replace("\n", "")
+    assert f"nothing was finished yet: the same command begins anew in {tmp_path}" in err
+
+    def later(*_arguments: Any, **_options: Any) -> None:
+        for name in ("ab", "ac"):
+            (tmp_path / "points" / name).mkdir(parents=True)
+            (tmp_path / "points" / name / f"{name}.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("smetric_model.designing.plan", later)
+    err = run(monkeypatch, capfd, "--out", str(tmp_path))[2]
+    assert f"2 finished answers are kept in {tmp_path} (2 of this call)" in err
     assert "the same command goes on" in err
+    monkeypatch.setattr("smetric_model.designing.plan", interrupted)
+    assert "(0 of this call)" in run(monkeypatch, capfd, "--out", str(tmp_path))[2]
+    assert "nothing is kept: with --out FOLDER" in run(monkeypatch, capfd)[2]
 
 
 def test_a_folder_that_cannot_be_is_told_before_the_work(
@@ -251,6 +271,66 @@ def test_an_interrupt_ends_with_130(after_s: float) -> None:
     assert out == ""
     assert "Traceback" not in err
     assert err.strip().splitlines()[-1] == "smetric-model: interrupted"
+
+
+PRESET = "bailian-trace-1-short"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([PRESET], f"is a preset, not a scenario. Try: smetric-model plan --preset {PRESET}"),
+        (
+            ["--trace", PRESET],
+            f"is a preset, not a trace. Try: smetric-model plan --preset {PRESET}",
+        ),
+        (["PRESETS"], f"not a scenario. Try: smetric-model plan --preset {PRESET}"),
+        (["--trace", "PRESETS"], f"not a trace. Try: smetric-model plan --preset {PRESET}"),
+        (["--trace", "SCENARIO"], "If it is a scenario, try: smetric-model plan"),
+        (
+            ["JSONL"],
+            "is no TOML, as a scenario is. If it is a trace, try: smetric-model plan --trace",
+        ),
+        (["PARQUET"], "If it is a trace, try: smetric-model plan --trace"),
+        (["OWN"], "`smetric-model synthesise"),
+        (["--trace", "OWN"], "Then: smetric-model plan --trace trace.parquet"),
+        (["--preset", PRESET, "--trace", "JSONL"], "exclude each other"),
+    ],
+)
+def test_what_was_meant_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: Any,
+    asked: list[Any],
+    small_trace: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    told: str,
+) -> None:
+    data = data_dir()
+    own = tmp_path / "own.toml"
+    own.write_text('name = "mine"\n[arrivals]\nkind = "poisson"\n')
+    files = {
+        "PRESETS": data / "presets" / f"{PRESET}.toml",
+        "SCENARIO": data / "scenarios" / "agents-small.toml",
+        "JSONL": small_trace,
+        "PARQUET": data / "traces" / "agents-small.parquet",
+        "OWN": own,
+    }
+    code, out, err = run(monkeypatch, capfd, *(str(files.get(text, text)) for text in arguments))
+    assert (code, out, asked) == (2, "", [])
+    # click frames nothing here, but terminals may break lines
+    assert told in " ".join(err.split())
+
+
+def test_a_preset_is_planned_for_at_its_own_rate(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, asked: list[Any]
+) -> None:
+    run(monkeypatch, capfd, "--preset", PRESET)
+    run(monkeypatch, capfd, "--preset", PRESET, "--rate", "2")
+    assert [(s.workload.preset, s.workload.trace, s.workload.rate_rps) for s in asked] == [
+        (PRESET, None, "trace"),
+        (PRESET, None, 2),
+    ]
 
 
 def test_a_folder_is_a_trace(tmp_path: Path) -> None:

@@ -115,6 +115,14 @@ def test_mistakes_are_one_line(arguments, words) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_mistyped_command_is_guessed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "simulat"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "Did you mean 'simulate'?" in done.stderr
+
+
 def test_options_of_the_tiers() -> None:
     options = ("--local-eviction", "clairvoyant", "--global-eviction", "dead-first")
     tiers = ("--global-write", "back", "--peer-fetch", "--global-tier-gb-per-node", "10")

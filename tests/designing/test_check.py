@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smetric_model.designing.check import MOST_TRIES, Check, check_capacity, check_instances
-from smetric_model.designing.sensitivity import attained_rate_rps
+from smetric_model.designing.sensitivity import attained
 from smetric_model.scenario import Scenario
 from smetric_model.searches import fewest, fewest_near
 
@@ -155,6 +155,6 @@ def test_the_attained_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda scenario, demand: Row(scenario.workload.rate_rps),
     )
     for start in (0.2, 4.0, 5.0, 30.0):
-        found = attained_rate_rps(Scenario(), None, start)  # type: ignore[arg-type]
+        found = attained(Scenario(), None, start).rate_rps  # type: ignore[arg-type]
         assert 5.0 * (1 - 0.01) <= found <= 5.0
-    assert attained_rate_rps(Scenario(), None, 1e5) == 0.0  # type: ignore[arg-type]
+    assert attained(Scenario(), None, 1e5).rate_rps == 0.0  # type: ignore[arg-type]

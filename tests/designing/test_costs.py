@@ -122,6 +122,7 @@ def test_a_gpu_without_a_price() -> None:
         ("gpu_hours.H20 = 2", "did you mean gpu_hour"),
         ("node_hour = 2", "gpu_hour is missing"),
         ("currency = 1", "a text is needed"),
+        ('currency = "EUR"', "no price is given"),
     ],
 )
 def test_wrong_prices_are_told_in_words(tmp_path: Path, text: str, told: str) -> None:

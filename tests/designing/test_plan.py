@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smetric_model.analytic.demand import cluster_of, demand_of, trace_of
+from smetric_model.analytic.predict import predict
 from smetric_model.designing import DesignSpace, Prices, plan
 from smetric_model.designing.closed_form import size_design, sized
 from smetric_model.designing.engine_time import CLASSES
-from smetric_model.errors import SpecError, UnstableError
+from smetric_model.designing.rows import spent_text
+from smetric_model.designing.sensitivity import with_outputs
+from smetric_model.errors import SpecError
 from smetric_model.simulate import simulate
 from smetric_model.tuning import fewest_instances
 from smetric_model.tuning.sizing import with_instances
@@ -29,15 +32,11 @@ FEW = DesignSpace({"router.policy": ("smetric", "bailian")})
 def light(monkeypatch: pytest.MonkeyPatch, small_search: DesignPlan) -> None:
     """Without the parts that other tests look at."""
 
-    def none(*_args: object, **_options: object) -> None:
-        raise UnstableError("not here", "compute")
-
-    monkeypatch.setattr("smetric_model.designing.build.tune", none)
-    monkeypatch.setattr("smetric_model.designing.build.sensitivities", lambda *_a, **_k: ())
-    monkeypatch.setattr(
-        "smetric_model.designing.build.placement_plan", lambda *_a, **_k: small_search.placement
-    )
-    monkeypatch.setattr("smetric_model.designing.build._optimum", lambda *_a, **_k: None)
+    build = "smetric_model.designing.build"
+    monkeypatch.setattr(f"{build}.thresholds", lambda *_a, **_k: None)
+    monkeypatch.setattr(f"{build}.what_limits", lambda *_a, **_k: (None, ()))
+    monkeypatch.setattr(f"{build}.placement_of", lambda *_a, **_k: small_search.placement)
+    monkeypatch.setattr(f"{build}.optimum_of", lambda *_a, **_k: None)
 
 
 def test_the_closed_form_finds_the_fewest(small_search: DesignPlan) -> None:
@@ -166,6 +165,67 @@ def test_more_load_needs_more(small_search: DesignPlan) -> None:
     assert slow >= fast
 
 
+def test_what_ends_the_capacity(small_search: DesignPlan) -> None:
+    limit, wanted = small_search.limit, small_search.scenario.slo.attainment
+    assert limit is not None
+    assert not limit.saturated
+    assert wanted <= limit.within_slo_ratio < wanted + 0.02
+    assert limit.within_slo_ratio < limit.idle_within_slo_ratio <= 1
+    sized = small_search.advised.sized
+    assert sized is not None
+    at = sized.replace(**{"workload.rate_rps": limit.rate_rps})
+    assert predict(at).number("within_slo_ratio") == pytest.approx(limit.within_slo_ratio)
+
+
+@pytest.mark.shared
+def test_other_outputs_are_of_the_same_requests(shared_dir: Path) -> None:
+    """What cannot be served still counts: else the same rate would be more work."""
+    from smetric_model import Scenario
+
+    trace = shared_dir / "traces" / "weka-claude-code-120.jsonl.gz"
+    asked = Scenario().replace(**{"workload.trace": str(trace), "workload.rate_rps": 2.4})
+    demand = demand_of(asked, trace_of(asked))
+    assert demand.unservable_ratio > 0.05
+    same = with_outputs(asked, demand, 1.0)
+    assert same.unservable == demand.unservable
+    assert same.requests == demand.requests
+    here = with_instances(asked, 29)
+    tps = predict(here, demand=demand).number("total_tps")
+    assert predict(here, demand=same).number("total_tps") == pytest.approx(tps, rel=1e-6)
+    less, more = (with_outputs(asked, demand, factor) for factor in (0.8, 1.25))
+    assert less.unservable_ratio == demand.unservable_ratio <= more.unservable_ratio
+    busy = [
+        predict(here, demand=one).number("compute_utilisation_ratio")
+        for one in (less, demand, more)
+    ]
+    assert busy == sorted(busy)
+
+
+def test_one_clear_field_each(small_search: DesignPlan) -> None:
+    content = small_search.to_dict()
+    for name in ("recommended", "cheapest"):
+        design = small_search[getattr(small_search, name)]
+        assert content[name]["design"] == design.name
+        assert content[name]["instances"] == design.instances
+        assert content[name]["gpus"] == design.gpus
+    assert "best" not in content
+    # the tables of placement are of what is recommended
+    assert content["placement"]["instances"] == small_search.advised.instances
+    assert content["scenario"]["cluster"]["instances"] == 6
+    assert small_search.placement.scenario.cluster.instances == small_search.advised.instances
+
+
+def test_the_time_is_the_sum_of_its_parts(small_search: DesignPlan) -> None:
+    more = small_search.with_time("report", 2.34)
+    for plan_ in (small_search, more):
+        assert sum(plan_.seconds.values()) == pytest.approx(plan_.elapsed_s)
+        whole, _, parts = spent_text(plan_).partition(" s (")
+        shown = [float(part.split()[-2]) for part in parts.rstrip(")").split(", ")]
+        assert sum(shown) == pytest.approx(float(whole))
+    assert more.elapsed_s == pytest.approx(small_search.elapsed_s + 2.34)
+    assert "report 2.3 s" in spent_text(more)
+
+
 def test_every_answer_has_its_source(small_search: DesignPlan) -> None:
     questions = [answer.question for answer in small_search.answers]
     assert questions[0] == "How many H20 for 0.8 requests/s?"
@@ -199,6 +259,21 @@ def test_findings_of_others_stand_beside(small_search: DesignPlan) -> None:
     more = small_search.with_findings([Found()])
     assert more.to_dict()["findings"] == [{"title": Found.title}]
     assert small_search.findings == ()
+
+
+def test_every_part_is_found_again(search_scenario: Scenario, tmp_path: Path) -> None:
+    def once() -> DesignPlan:
+        return plan(search_scenario, space=FEW, check=-1, folder=tmp_path, operations=0)
+
+    first = once()
+    second = once()
+    assert (second.computed, second.found) == (0, first.computed)
+    kept = ("answers", "ends", "tiers", "steps", "tuning", "sensitivities", "limit", "findings")
+    one, two = first.to_dict(), second.to_dict()
+    for name in (*kept, "notes", "recommended", "placement", "scenario", "workload"):
+        assert json.dumps(two[name]) == json.dumps(one[name]), name
+    assert len(two["findings"]) == 5
+    assert [f.tables.keys() for f in second.findings] == [f.tables.keys() for f in first.findings]  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("light")
@@ -265,8 +340,18 @@ def test_capacity_of_given_instances(search_scenario: Scenario) -> None:
 @pytest.mark.usefixtures("light")
 def test_what_no_number_serves(search_scenario: Scenario) -> None:
     hopeless = plan(search_scenario.replace(**{"slo.tpot_s": 0.001}), space=FEW, check=1, seeds=3)
-    assert hopeless.given.error == "no number of instances is enough"
-    assert hopeless.best == ""
+    assert hopeless.given.error.startswith("no number of instances is enough: with 6,144 0.0%")
+    looser = hopeless.looser
+    assert looser is not None
+    assert (looser.ttft_factor, looser.both_factor) == (None, None)  # it is TPOT that is too tight
+    assert looser.tpot_factor is not None
+    assert "a looser TTFT SLO does not help" in hopeless.answers[0].text
+    # with the SLO that is said to do, a number is enough
+    met = search_scenario.replace(**{"slo.tpot_s": 0.001 * looser.tpot_factor})
+    assert size_design(met)["instances"] is not None
+    assert size_design(met.replace(**{"slo.tpot_s": met.slo.tpot_s / 1.1}))["instances"] is None
+    assert (hopeless.cheapest, hopeless.recommended) == ("", "as given")
+    assert hopeless.to_dict()["cheapest"] is None
     assert "No number serves" in hopeless.answers[0].text
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,7 +14,9 @@ from smetric_model.designing.check import Check, Try
 from smetric_model.designing.choices import cheaper, which_policy
 from smetric_model.designing.marginals import marginals
 from smetric_model.designing.optimum import fewest_by_volume
+from smetric_model.designing.pools import far_more, what_pools
 from smetric_model.designing.prices import bill_of
+from smetric_model.designing.recommended import cheapest_of, recommended_of
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Goal, Optimum
 from smetric_model.designing.rows import counted_units, rate_text
 from smetric_model.designing.verdicts import NOTHING, closed_form_gap, difference
@@ -28,8 +31,7 @@ TIER = "global_tier.bytes_per_node"
 class Placed:
     """As much of a placement as the answers look at."""
 
-    def __init__(self, rate_rps: float):
-        self.rate_rps = rate_rps
+    workload: ClassVar[dict[str, Any]] = {"ideal_reuse_ratio": 0.8}
 
 
 def scenario(nodes_of: int = 2) -> Scenario:
@@ -84,14 +86,18 @@ def planned(
     return DesignPlan(
         scenario=scenario(),
         goal=goal,
-        placement=Placed(rate_rps),  # type: ignore[arg-type]
+        placement=Placed(),  # type: ignore[arg-type]
         space=DesignSpace({}),
         prices=prices or Prices(),
         designs=designs,
-        best=designs[0].name,
+        recommended=recommended_of(designs, goal, some),
+        cheapest=cheapest_of(designs, goal, some),
+        rate_rps=rate_rps,
         tuning=None,
         marginals=marginals(designs, goal, prices or Prices()),
         optimum=optimum,
+        limit=None,
+        looser=None,
         sensitivities=(),
         answers=(),
         findings=(),
@@ -115,9 +121,9 @@ def test_policies_are_compared_by_the_same_source() -> None:
         policy("bailian", 21, simulated(18, 21)),
     )
     text = said(which_policy(plan))
-    assert f"Simulated, instances by policy: SMetric 18, Bailian 18: {NOTHING}" in text
-    closed = "By the closed form, instances by policy: SMetric 21, LMetric 21, Bailian 21"
-    assert f"{closed}: {NOTHING}" in text
+    assert text.startswith(f"SMetric will do: {NOTHING} to LMetric, Bailian.")
+    both = "simulated and (closed form): SMetric 18 (21), LMetric – (21), Bailian 18 (21)"
+    assert both in text
     assert "costs up to" not in text
     assert "LMetric 18" not in text
 
@@ -128,7 +134,8 @@ def test_a_policy_that_is_really_worse_is_named() -> None:
         policy("lmetric", 26, simulated(25, 26)),
         policy("bailian", 18, simulated(19, 18)),
     )
-    assert f"LMetric needs 7 more; otherwise {NOTHING}" in said(which_policy(plan))
+    text = said(which_policy(plan))
+    assert text.startswith(f"SMetric will do: {NOTHING} to Bailian; LMetric needs 7 more.")
 
 
 def test_one_instance_never_shows() -> None:
@@ -174,7 +181,10 @@ def test_cheaper_and_policy_agree(other: int, yes: bool) -> None:
     cheap, which = said(cheaper(plan)), said(which_policy(plan))
     assert cheap.startswith("Yes" if yes else "No")
     assert (NOTHING in which) is not yes
-    assert ("less)" in cheap) is yes
+    assert which.startswith("Load balance needs 4 fewer instances than SMetric") is yes
+    # what is cheaper by a difference that shows is what is recommended
+    assert plan.recommended == ("load-balance" if yes else "as given")
+    assert ("in its place" in answers(plan)[0].text) is yes
 
 
 def test_what_only_the_closed_form_finds_is_no_yes() -> None:
@@ -184,7 +194,7 @@ def test_what_only_the_closed_form_finds_is_no_yes() -> None:
     assert said(cheaper(seen)).startswith("No")
     unseen = planned(given, policy("bailian", 18, simulated(18, 18)), policy("lmetric", 12))
     assert said(cheaper(unseen)).startswith("Perhaps")
-    assert "LMetric needs 6 fewer" in said(which_policy(unseen))
+    assert "by the closed form alone LMetric 6 fewer (not simulated)" in said(which_policy(unseen))
     assert "not simulated" in said(cheaper(unseen))
 
 
@@ -241,7 +251,7 @@ def test_the_tier_is_counted_at_the_instances_of_the_headline() -> None:
     up = next(m for m in plan.marginals if m.from_value == 1000e9)
     assert up.units == pytest.approx(9.0)
     assert "(9 TB more in all)" in said(worth_it(plan, TIER))
-    assert "on 9 nodes" in answers(plan)[0].text
+    assert "on 9 nodes of 2" in answers(plan)[0].text
 
 
 def bounded(fewest: int | None, volume: int | None, instances: int = 18) -> DesignPlan:
@@ -251,19 +261,21 @@ def bounded(fewest: int | None, volume: int | None, instances: int = 18) -> Desi
 
 def test_the_larger_bound_leads() -> None:
     text = said(what_optimal(bounded(4, 6)))
-    assert text.startswith("At most 12 instances of 18 (67%) are to be gained")
-    assert "could carry this load at all with fewer than 6 instances" in text
-    assert "fewer than 4" not in text
-    assert "shares all work between all instances and knows the future" in text
+    assert text.startswith("No router, cache or schedule could do with fewer than 6 instances")
+    assert "At most 12 instances of 18 (67%) are to be gained" in text
+    # both are named, with what each is about
+    assert "6 to carry the load at all, at any latency (these 18 could carry at most 3.5" in text
+    assert "and 4 to serve as much within SLO" in text
+    assert "share all work between all instances and know the future" in text
     text = said(what_optimal(bounded(9, 6)))
-    assert text.startswith("At most 9 instances of 18 (50%)")
-    assert "serve as much within SLO with fewer than 9" in text
+    assert "fewer than 9 instances; SMetric needs 18" in text
+    assert "At most 9 instances of 18 (50%)" in text
 
 
 def test_at_the_bound_nothing_is_to_be_gained() -> None:
     text = said(what_optimal(bounded(18, 6)))
     assert text.startswith("SMetric is at the bound")
-    assert "looks nearer" not in text
+    assert "to be gained" not in text
 
 
 def test_the_volume_bound_in_instances() -> None:
@@ -300,3 +312,74 @@ def test_one_is_singular() -> None:
     words = " ".join(f"{a.question} {a.text} {a.validity}" for a in answers(plan))
     for wrong in ("1 requests/s", "1 designs", "1 instances", "1 GPUs", "1 nodes"):
         assert f" {wrong}" not in words
+
+
+def borrowing(name: str, closed: int, prices: Prices, unservable: float = 0.0) -> DesignResult:
+    found = design(name, closed, changes={"engine.gpu": name}, prices=prices)
+    row = found.row | {"note": "efficiencies of H20 carried over to H100"}
+    return replace(found, row=row | {"unservable_ratio": unservable})
+
+
+def test_borrowed_efficiencies_are_no_advice() -> None:
+    prices = Prices({"H20": 2.0, "H100": 4.0})
+    given = design("as given", 29, prices=prices)
+    near = planned(given, borrowing("H100", 12, prices), prices=prices)
+    text = said(cheaper(near))
+    assert text.startswith("Perhaps")
+    assert "H100 costs 48 price units an hour, as given 58" in text
+    assert "carried over to H100" in text
+    assert near.recommended == "as given"
+    assert near.cheapest == "H100"
+    # beyond what their error may be
+    far = planned(given, borrowing("H100", 8, prices), prices=prices)
+    assert said(cheaper(far)).startswith("Yes")
+    assert far.recommended == "H100"
+
+
+def test_what_serves_fewer_requests_saves_nothing() -> None:
+    prices = Prices({"H20": 2.0, "H100": 4.0})
+    given = design("as given", 29, prices=prices)
+    given = replace(given, row=given.row | {"unservable_ratio": 0.02})
+    same = planned(given, borrowing("H100", 8, prices, unservable=0.02), prices=prices)
+    assert same.recommended == "H100"
+    less = planned(given, borrowing("H100", 8, prices, unservable=0.1), prices=prices)
+    assert (less.recommended, less.cheapest) == ("as given", "as given")
+    assert cheaper(less) is None or said(cheaper(less)).startswith("No")
+    # the headline says of how many requests it speaks
+    text = answers(less)[0].text
+    assert "3 requests/s, of which 98% (2.94 requests/s) can be served" in text
+    assert "with 95% of those within the SLO" in text
+
+
+def split(name: str, share: float, closed: int, limit: str) -> DesignResult:
+    pools = {
+        "cluster.serving": "disaggregated",
+        "cluster.instances": 2,
+        "cluster.prefill_instances": 1,
+        "cluster.decode_instances": 1,
+    }
+    found = design(name, closed)
+    at = with_instances(scenario().replace(**pools), closed)
+    row = found.row | {"binding_resource": limit}
+    return replace(found, changes=(("prefill_share", share),), scenario=at, row=row)
+
+
+def test_two_pools_have_their_answer_with_what_limits_them() -> None:
+    given = design("as given", 29)
+    plan = planned(
+        given,
+        split("50% prefill", 0.5, 179, "prefill_nic_out"),
+        split("25% prefill", 0.25, 323, "prefill_nic_out"),
+    )
+    text = said(what_pools(plan))
+    assert text.startswith("No: the best split that was tried, 50% prefill, needs 179 instances")
+    assert "6.2 times as many, limited by prefill's outward NICs" in text
+    assert "cluster.nics_per_node = 1" in text
+    (line,) = far_more(plan)
+    assert line.startswith("50% prefill; 25% prefill: limited by prefill's outward NICs")
+    better = planned(given, split("50% prefill", 0.5, 20, "decode_kv"))
+    assert said(what_pools(better)).startswith("Yes")
+    assert far_more(better) == []
+    even = planned(given, split("50% prefill", 0.5, 28, "decode_kv"))
+    assert NOTHING in said(what_pools(even))
+    assert what_pools(planned(given)) is None

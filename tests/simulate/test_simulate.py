@@ -256,3 +256,21 @@ def test_published_open_loop_medians(shared_dir):
     # Poisson arrivals overlap more than the measured medians allow (docs/simulate.md)
     for quantity in ("ttft", "tpot", "e2e"):
         assert error(results["uniform"], quantity) < 0.15
+
+
+def test_sessions_that_wait_for_answers_ask_for_less_and_it_is_said():
+    base = Scenario(
+        workload={
+            "preset": "bailian-trace-1-short",
+            "rate_rps": 3.0,
+            "warmup_s": 300.0,
+            "window_s": 400.0,
+        },
+        cluster={"instances": 1},
+    )
+    slow = simulate(base)
+    assert slow.number("arrival_rate_rps") < 0.9 * 3.0
+    assert "answers come late" in slow["note"]
+    enough = simulate(base.replace(**{"cluster.instances": 16}))
+    assert enough.number("arrival_rate_rps") > 0.9 * 3.0
+    assert "answers come late" not in enough["note"]
