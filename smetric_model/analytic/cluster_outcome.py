@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
-from smetric_model.analytic.coverage import notes_left_out, too_far
+from smetric_model.analytic.coverage import notes_left_out, too_far, two_states
 from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 
@@ -50,7 +50,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
     unservable = demand.unservable_ratio
     window = scenario.workload
     latencies = _latencies(cluster, state)
-    invalid = too_far(cluster, state, latencies)
+    invalid = (*too_far(cluster, state, latencies), *two_states(cluster, state))
     values = {
         "scenario_id": scenario.scenario_id,
         "verb": "predict",
