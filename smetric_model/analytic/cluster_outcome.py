@@ -50,7 +50,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
     unservable = demand.unservable_ratio
     window = scenario.workload
     latencies = _latencies(cluster, state)
-    invalid = (*too_far(cluster, state, latencies), *two_states(cluster, state))
+    invalid = too_far(cluster, state, latencies)
     values = {
         "scenario_id": scenario.scenario_id,
         "verb": "predict",
@@ -70,7 +70,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         **_imbalance(cluster, state),
         **_limits(cluster, state),
         "valid": not invalid,
-        "note": "; ".join((*_notes(cluster, state), *invalid)),
+        "note": "; ".join((*_notes(cluster, state), *two_states(cluster, state), *invalid)),
     }
     values["inflight_requests_mean"] = rate * float(values["e2e_mean_s"])
     if (

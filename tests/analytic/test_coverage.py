@@ -270,12 +270,11 @@ def test_a_cluster_that_its_links_cannot_fill_again_may_have_two_states():
         most = cluster.instances * state.loaded.instance.stability_rps
         return two_states(cluster, cluster.at(share * most))
 
-    assert reasons(25e9, 0.7) == ()
-    slow = next(rate for rate in (1e9, 7e8, 5e8, 4e8) if reasons(rate, 0.7))
-    (reason,) = reasons(slow, 0.7)
+    assert reasons(400e9, 0.75) == ()
+    (reason,) = reasons(25e9, 0.75)
     assert "full KV pools" in reason
     # with time to drain there is one state
-    assert reasons(slow, 0.3) == ()
+    assert reasons(25e9, 0.3) == ()
     # nobody fetches: nothing to say
     assert two_states(*_without_tier(demand)) == ()
 
