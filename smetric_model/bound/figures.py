@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model._figure import ShownFigure
-
 from smetric_model.colours import COLOURS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom in their own folder, draw, and are kept without their outputs."""
+"""Notebooks run from top to bottom in their own folder, draw, and are kept without outputs."""
 
 from __future__ import annotations
 
