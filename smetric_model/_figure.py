@@ -17,5 +17,6 @@ class ShownFigure(Figure):
 
     def _repr_png_(self) -> bytes:
         image = io.BytesIO()
-        self.savefig(image, format="png", facecolor="white")  # text is dark, whatever is behind it
+        # white: its text is dark, whatever is behind it; tight: no label is cut off
+        self.savefig(image, format="png", facecolor="white", bbox_inches="tight")
         return image.getvalue()

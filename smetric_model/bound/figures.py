@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 #: axis of what one more unit brings, by column of the table
 _PER_UNIT = {
-    "volume_tps": "more at any latency, per unit [tokens/s]",
-    "volume_relative": "more at any latency, per unit [share of the bound]",
+    "volume_tps": "more, per unit [tokens/s]",
+    "volume_relative": "more, per unit [share of the bound]",
     "goodput_tps": "more within SLO, per unit [tokens/s]",
-    "volume_difference_tps": "more at any latency, per unit, solved again [tokens/s]",
+    "volume_difference_tps": "more, per unit, solved again [tokens/s]",
     "goodput_difference_tps": "more within SLO, per unit, solved again [tokens/s]",
 }
 
