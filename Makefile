@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OUT    ?= out
+# test processes; a file's tests run in one of them
+TESTERS ?= -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
 # engines on CPUs, for live validation; an environment of its own
 LIVE   ?= .venv-live
 
@@ -13,7 +15,7 @@ plan: $(STAMP)  ## capacity plan of the scenario shipped in data/
 	$(BIN)/smetric-model plan data/scenarios/agents-small.toml --out $(OUT)/plan
 
 test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(TESTERS) $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## style, types, import layers
 	$(BIN)/ruff check .

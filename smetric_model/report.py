@@ -97,26 +97,18 @@ def plan_page(plan: Plan | DesignPlan) -> str:
         HTML that loads nothing, runs nothing, and follows the reader's light or dark setting.
         Whatever comes from files is escaped.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from smetric_model.plots import COLOURS, GROUP_COLOURS
+    from smetric_model.pages import filled_page
+    from smetric_model.plots import GROUP_COLOURS
 
     search = _search(plan)
     placement: Plan = plan if search is None else search.placement  # type: ignore[assignment]
     notes = placement.notes if search is None else (*search.notes, *placement.notes)
-    environment = Environment(
-        loader=PackageLoader("smetric_model"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("plan.html.j2").render(
+    return filled_page(
+        "plan.html.j2",
         plan=placement,
         search=None if search is None else _searched(search),
         words=words,
         notes=[_sentence(note) for note in notes],
-        colours=COLOURS,
         group_colours=GROUP_COLOURS,
         plots=_plots(placement),
         slo=words.slo(placement),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from smetric_model.designing import DesignPlan
@@ -15,14 +15,40 @@ if TYPE_CHECKING:
 
 # Machines that run tests are shared: a slow example says nothing.
 # CI tries the same examples each time; elsewhere every run tries new ones.
-settings.register_profile("package", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile(
+    "package",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("package")
 
 SKIP_REASON = "needs SMETRIC_SHARED"
 
 
+#: half a minute and more each: begun first, so that test processes side by side end together
+LONGEST = (
+    "notebooks/",
+    "live/rig/test_interrupts.py",
+    "live/rig/test_validation.py",
+    "docs/test_code_blocks.py",
+    "reproduction/",
+    "planning/test_capacity.py",
+    "operations/",
+    "live/router/",
+)
+
+
+def _length(item: pytest.Item) -> int:
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    places = [place for place, start in enumerate(LONGEST) if path.startswith(start)]
+    return places[0] if places else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked ``shared`` are skipped, by name, where the shared folder is not there."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_length)
     if os.environ.get("SMETRIC_SHARED"):
         return
     for item in items:

@@ -61,21 +61,12 @@ def comparison_page(found: Comparison) -> str:
     """
     from importlib.metadata import version
 
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from smetric_model.pages import filled_page
 
-    from smetric_model.plots import COLOURS
-
-    environment = Environment(
-        loader=PackageLoader("smetric_model"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     svg, why_none = _figure(found)
-    return environment.get_template("compare.html.j2").render(
+    return filled_page(
+        "compare.html.j2",
         found=found,
-        colours=COLOURS,
         answers=_answers(found),
         figure=svg,
         why_none=why_none,

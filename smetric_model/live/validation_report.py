@@ -284,10 +284,10 @@ def summary_sentence(table: pd.DataFrame) -> str:
 
 def _page(validation: Validation, table: pd.DataFrame) -> str:
     import pandas as pd
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    from smetric_model.plots import COLOURS, svg
+    from smetric_model.pages import filled_page
+    from smetric_model.plots import svg
 
     folder = validation.folder
     predictions = json.loads((folder / "predictions.json").read_text())
@@ -343,19 +343,13 @@ def _page(validation: Validation, table: pd.DataFrame) -> str:
             "rows": [_run_row(one.summary, one.folder) for one in results],
         },
     ]
-    environment = Environment(
-        loader=PackageLoader("smetric_model"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     troubles = [
         f"{one.policy}, replay {one.repeat + 1}: {one.summary['outcome']['note']}"
         for one in results
         if not one.summary["outcome"]["valid"]
     ]
-    return environment.get_template("validation.html.j2").render(
+    return filled_page(
+        "validation.html.j2",
         name=validation.spec.name,
         summary=summary_sentence(table),
         predicted_at=predictions["written"],
@@ -365,7 +359,6 @@ def _page(validation: Validation, table: pd.DataFrame) -> str:
         troubles=troubles,
         figures=figures,
         tables=tables,
-        colours=COLOURS,
         spec=(folder / "spec.json").read_text(),
     )
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from smetric_model.cli import _root
+from smetric_model.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 CODER = ["--llm", "Qwen3-Coder-30B-A3B-Instruct", "--gpu", "H20", "--tp", "1"]
@@ -64,15 +65,19 @@ def test_another_gpu_is_marked() -> None:
     assert other["fitted_for"] == "H20/sglang"
 
 
-def test_plan_writes_one_object_and_the_table() -> None:
-    path = str(ROOT / "data" / "scenarios" / "agents-small.toml")
-    result = run("plan", path, "--instances", "16", "--rate", "2")
+def test_plan_writes_one_object_and_the_table(small_scenario: Scenario, tmp_path: Path) -> None:
+    path = str(tmp_path / "small.toml")
+    Path(path).write_text(small_scenario.to_toml())
+    # that a plan simulates is seen in tests/designing and in the pages' examples
+    asked = ["plan", path, "--instances", "16", "--rate", "2", "--no-simulation"]
+    asked += ["--out", str(tmp_path / "out")]
+    table = CliRunner().invoke(_root, asked, catch_exceptions=False)
+    result = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert result["rate_rps"] == 2
     assert result["scenario"]["cluster"]["instances"] == 16
     assert set(result["ends"]) == {"none", "tiers", "ideal"}
-    table = CliRunner().invoke(_root, ["plan", path, "--rate", "2"], catch_exceptions=False)
     assert table.stdout.startswith("recommended: ")
-    assert "\nunservable: 0 of " in table.stdout
+    assert "\nunservable: 1 of 61 " in table.stdout
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
 import orjson
 import pytest
+from click.testing import CliRunner
 
-from smetric_model.reproduction import read_results
+from smetric_model.cli.reproduce import command
+from smetric_model.reproduction import load_parameters, read_results
 
 MAIN = "from smetric_model.cli import main; main()"
 ARGUMENTS = ["--quick", "--preset", "bailian-trace-1-long", "--setup", "colocated-235b"]
@@ -21,14 +24,21 @@ def run(*arguments, cwd):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("reproduce")
+@pytest.fixture
+def few_loads(monkeypatch):
+    """Two of the seven loads, and a coarse search for the anchor: a third of the work."""
+    few = dataclasses.replace(load_parameters(), loads=(1.0, 1.5), anchor_fine_ratio=1.25)
+    monkeypatch.setattr("smetric_model.reproduction.load_parameters", lambda: few)
 
 
-def test_quick_run_and_its_claims(folder):
-    first = run(*ARGUMENTS, "--json", "--out", "r", cwd=folder)
-    assert first.returncode == 0, first.stderr
+@pytest.mark.usefixtures("few_loads")
+def test_quick_run_and_its_claims(tmp_path):
+    def quick(*more):
+        done = CliRunner().invoke(command, [*ARGUMENTS, "--out", str(tmp_path / "r"), *more])
+        assert done.exit_code == 0, done.output
+        return done
+
+    first = quick("--json")
     found = orjson.loads(first.stdout)
     claims = {claim["claim"]: claim for claim in found["claims"]}
     assert len(claims) == 70
@@ -38,13 +48,12 @@ def test_quick_run_and_its_claims(folder):
     assert claims["C39"]["agrees"] == ""
     by_use = {row["use"]: row for row in found["score"]}
     assert by_use["predict"]["claims"] == 58
-    assert found["rows"] == len(read_results(folder / "r" / "results.parquet"))
-    assert (folder / "r" / "claims.csv").is_file()
+    assert found["rows"] == len(read_results(tmp_path / "r" / "results.parquet"))
+    assert (tmp_path / "r" / "claims.csv").is_file()
     assert "rows computed in" in first.stderr
 
     # what is there is not run again; the table is for people
-    again = run(*ARGUMENTS, "--out", "r", cwd=folder)
-    assert again.returncode == 0, again.stderr
+    again = quick()
     assert "0 rows computed" in again.stderr
     assert "Claims that agree" in again.stdout
     assert "quick: two seeds" in again.stdout

@@ -10,7 +10,9 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
+import threading
 import time
 from collections import OrderedDict
 
@@ -123,6 +125,19 @@ class Engine:
         writer.write(b"%x\r\n" % len(event) + event + b"\r\n")
 
 
+def end_with(process: int) -> None:
+    """End this process soon after another one: a test run that is killed ends nothing itself."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                os.kill(process, 0)
+                time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
@@ -130,7 +145,9 @@ async def main() -> None:
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--kv-events-config", type=json.loads)
     parser.add_argument("--fail", default="")
+    parser.add_argument("--end-with", type=int)
     options, _ = parser.parse_known_args()
+    end_with(options.end_with)
     if options.fail == "oom":
         print("RuntimeError: out of memory: tried to allocate 12 GiB", flush=True)
         sys.exit(1)
