@@ -18,7 +18,7 @@ def filled_page(template: str, **values: Any) -> str:
     template : str
         Its file's name in ``templates/``.
     **values
-        What the template names; ``colours`` (:data:`smetric_model.plots.COLOURS`) is there anyway.
+        What the template names, but for ``colours``: :data:`smetric_model.colours.COLOURS`.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def filled_page(template: str, **values: Any) -> str:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from smetric_model.plots import COLOURS
+    from smetric_model.colours import COLOURS
 
     environment = Environment(
         loader=PackageLoader("smetric_model"),

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
+from smetric_model.colours import COLOURS
 from smetric_model.planning.words import END_NAMES, byte_size, number
 from smetric_model.units import GB, MS_PER_S
 
@@ -41,18 +42,6 @@ __all__ = [
     "tier_size_figure",
 ]
 
-#: role -> (light, dark); figures are drawn in the light ones.  Series differ in line style as well,
-#: and drawn over each other all of them still show.
-COLOURS = {
-    "ink": ("#1b2027", "#e6e9ed"),
-    "muted": ("#59636f", "#a3adb9"),
-    "line": ("#d4d9df", "#3a424c"),
-    "paper": ("#fffffe", "#171b20"),
-    "none": ("#b8450b", "#ff9d68"),
-    "tiers": ("#0a65a6", "#6fbbf7"),
-    "ideal": ("#0d7855", "#5bd0a3"),
-    "mark": ("#84479c", "#d2a4ea"),
-}
 #: operator group -> colour; light enough for dark text in both themes
 GROUP_COLOURS = {
     "dense": "#7fb0e3",

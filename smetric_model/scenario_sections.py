@@ -336,6 +336,11 @@ class FailureSection(Spec):
     down_s: PositiveOrInf = Field(
         math.inf, description="Time until it is back, with cold caches; `inf`: it stays down."
     )
+    drain_s: NotNegative = Field(
+        0.0,
+        description="Time before `at_s` in which routers send it nothing new and it finishes what"
+        " it has: it is taken away, and what is left then fails; 0: it fails.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> FailureSection:
@@ -344,6 +349,11 @@ class FailureSection(Spec):
             raise ValueError(
                 f"instance = {self.instance}, node = {self.node} and store = {self.store}: exactly"
                 " one of them"
+            )
+        if self.store is not None and self.drain_s > 0:
+            raise ValueError(
+                f"drain_s = {self.drain_s:g} with store = {self.store}: only what serves requests"
+                " can finish them first"
             )
         return self
 

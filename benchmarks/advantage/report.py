@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from design import AGES, PARAMETERS, PEAK_LOADS, PEAKS, POLICIES
-from run import read
 
 from smetric_model.advantage import COORDINATES, relative_advantage, verdict
+from smetric_model.reproduction.table import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINES = POLICIES[1:]
@@ -293,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("out/advantage"))
     options = parser.parse_args(arguments)
-    rows = read(options.out / "rows.jsonl")
+    rows = read_rows(options.out / "rows.jsonl")
     table = pairs(rows)
     found = points(table)
     both = _both(found)

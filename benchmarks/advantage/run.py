@@ -30,6 +30,7 @@ import design
 
 from smetric_model.advantage import BASELINES, advantage
 from smetric_model.errors import SolveError
+from smetric_model.reproduction.table import read_rows
 
 SIMULATED = 300
 THIRD_SEED = 128  # points with a third simulated and a second predicted seed
@@ -98,18 +99,6 @@ def _give_up(_number: int, _frame: Any) -> None:
     raise SolveError(f"given up after {LIMIT_S:g} s")
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of a file; a line that was cut short is left out."""
-    rows = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    return rows
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("out/advantage"))
@@ -119,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "rows.jsonl"
-    done = {(r["point"]["kind"], r["point"]["number"], r["seed"]) for r in read(path)}
+    done = {(r["point"]["kind"], r["point"]["number"], r["seed"]) for r in read_rows(path)}
     missing = [
         task
         for task in tasks(options.simulated, options.predicted)

@@ -630,7 +630,7 @@ class ColocatedCluster:
         pinned += self._shared_in_use
         stay = self._stay(routed, hits)
         return Guess(
-            self._rule(stay),
+            self._with_homes(self._rule(stay), routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -643,6 +643,17 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
+
+    def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """Tell the tiers how often a follow-up without a home goes there all the same."""
+        lost = min(hits.refused, 1.0)
+        guards = rule.needs_own or rule.least_hit_ratio is not None
+        if not guards or self.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
+            return rule
+        back = 1.0 - routed.migrated_evicted_ratio / lost
+        if not np.isfinite(back):
+            return rule
+        return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
 
     def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
         """How often a follow-up stays whose home has its context."""

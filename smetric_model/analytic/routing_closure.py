@@ -156,6 +156,26 @@ class Closure:
             return np.ones(weights.size)
         return np.asarray(kept / mean)
 
+    def seen_by_evicted(self, field: Field, noise: LinearNoise) -> FloatArray:
+        """Law of the home's load at the arrival of a follow-up whose context is lost.
+
+        Those who come back at once, to a rewritten history, find that one request fewer is there;
+        those who have thought for long find what anybody finds.
+        """
+        lost, think = self.cluster.evicted_by_class, self.cluster.think_time
+        spread = noise.covariance[-1, -1]
+        if lost is None or self.follow_rate <= 0 or spread <= 0:
+            return field.seen
+        mean = float(think.weights @ lost)
+        if mean <= 0:
+            return field.seen
+        pull = float((think.rates_per_s * lost / mean) @ noise.covariance[:-1, -1]) / spread
+        rate = np.maximum(
+            self.follow_rate + pull * (self.loads - field.mean), 0.05 * self.follow_rate
+        )
+        law = field.law * rate
+        return np.asarray(law / law.sum())
+
     def start(self) -> FloatArray:
         """Law under load balancing: narrow, as a fixed point of two should be approached."""
         if self.blind_law is not None:

@@ -476,7 +476,8 @@ def _shares(closure: Closure, state: State) -> dict[str, float]:
     elif n > 1:
         field = state.field
         # an evicted follow-up may find its old home the least loaded
-        home = field.law @ closure.sink(field.at_least, field.law, n) / n
+        seen = closure.seen_by_evicted(field, state.noise)
+        home = seen @ closure.sink(field.at_least, field.law, n) / n
         moved["evicted"] = closure.evicted * (1 - min(float(home), 1.0))
         moved["overload"] = state.leave
     moved = {name: max(value, 0.0) for name, value in moved.items()}

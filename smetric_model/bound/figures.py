@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from smetric_model.colours import COLOURS
+
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["ladder_figure", "price_figure", "window_figure"]
 
 _COLOURS = {
-    "compute": "#0a65a6",
-    "decode_compute": "#6fbbf7",
-    "local": "#b8450b",
-    "decode_local": "#ff9d68",
-    "global": "#0d7855",
-    "nic": "#84479c",
-    "pcie": "#d2a4ea",
+    "compute": COLOURS["tiers"][0],
+    "decode_compute": COLOURS["tiers"][1],
+    "local": COLOURS["none"][0],
+    "decode_local": COLOURS["none"][1],
+    "global": COLOURS["ideal"][0],
+    "nic": COLOURS["mark"][0],
+    "pcie": COLOURS["mark"][1],
 }
 
 
@@ -77,7 +79,7 @@ def price_figure(table: pd.DataFrame, column: str = "volume_relative") -> Figure
     axes = figure.subplots()
     values = table[column].to_numpy(dtype=float)
     shown = np.where(values > 0, values, np.nan)
-    axes.barh(np.arange(len(table)), shown, color="#0a65a6")
+    axes.barh(np.arange(len(table)), shown, color=COLOURS["tiers"][0])
     axes.set_yticks(np.arange(len(table)), table["unit"].tolist())
     axes.invert_yaxis()
     if np.nanmax(shown, initial=0.0) > 0:
@@ -114,7 +116,7 @@ def ladder_figure(table: pd.DataFrame, column: str = "total_tps") -> Figure:
     ]
     figure = Figure(figsize=(6.4, 0.32 * len(shown) + 1.2), layout="constrained")
     axes = figure.subplots()
-    colours = ["#84479c" if rung != "simulated" else "#0a65a6" for rung in shown["rung"]]
+    colours = [COLOURS["tiers" if rung == "simulated" else "mark"][0] for rung in shown["rung"]]
     axes.barh(np.arange(len(shown)), shown[column].to_numpy(dtype=float), color=colours)
     axes.set_yticks(np.arange(len(shown)), names)
     axes.invert_yaxis()

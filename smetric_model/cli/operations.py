@@ -112,20 +112,10 @@ def print_finding(finding: Finding) -> None:
     finding : Finding
         Any.
     """
-    from smetric_model.planning.words import duration, number, percent
-
     for line in finding.words:
         echo_wrapped(line)
     click.echo()
-    rows = []
-    for figure in finding.figures:
-        if figure.unit == "s":
-            cell = duration(figure.value)
-        elif figure.name.endswith("_ratio") and not figure.name.startswith("peak_to_mean"):
-            cell = percent(figure.value)
-        else:
-            cell = " ".join((number(figure.value), figure.unit)).strip()
-        rows.append([figure.label, cell, figure.source])
+    rows = [[figure.label, figure.text, figure.source] for figure in finding.figures]
     print_table(finding.title, ["", "", "source"], rows)
     for note in finding.notes:
         echo_wrapped(f"note: {note}")

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    llm_changes,
+    slo_changes,
+    slo_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +48,8 @@ _OPERATIONS_SEEDS = 2  # simulated for the operational questions
 @click.option("--tp", type=click.IntRange(1), help="GPUs of an instance.")
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s to serve.")
+@click.option("--policy", help="Routing policy of the given design.")
+@slo_options
 @click.option("--space", type=_FILE, help="TOML file whose table [space] lists designs to compare.")
 @click.option(
     "--vary",
@@ -101,6 +109,7 @@ def command(
     tp: int | None,
     instances: int | None,
     rate: float | None,
+    policy: str | None,
     space: Path | None,
     vary: tuple[str, ...],
     prices: Path | None,
@@ -113,6 +122,7 @@ def command(
     jobs: int,
     out: Path | None,
     as_json: bool,
+    **slo: float | None,
 ) -> None:
     """How many GPUs a workload needs, which router, and what is worth its price.
 
@@ -150,9 +160,11 @@ def command(
         ("engine.tp", tp),
         ("cluster.instances", instances),
         ("workload.rate_rps", rate),
+        ("router.policy", policy),
     ):
         if value is not None:
             changes[key] = value
+    changes |= slo_changes(slo)
     asked = written.replace(**changes)
     wanted = _space(space, vary)
     money = None if prices is None else read_prices(prices)

@@ -6,15 +6,18 @@ A file that is something else is told here, with the command that was probably m
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ScenarioFile", "TraceFile", "llm_changes"]
+__all__ = ["ScenarioFile", "TraceFile", "llm_changes", "slo_changes", "slo_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 #: sections that a workload's parameters have, and a scenario has not
@@ -122,6 +125,44 @@ def _with_workload(ctx: click.Context | None, path: Path, content: dict[str, Any
     return f"`smetric-model synthesise {path} --out {made}` draws a trace of it. " + _with_trace(
         ctx, made
     ).replace("If it is a trace, try", "Then")
+
+
+def slo_options(function: F) -> F:
+    """Add the options of an SLO; :func:`slo_changes` reads them."""
+    above = click.FloatRange(0, min_open=True)
+    options = (
+        click.option("--slo-ttft", type=click.FloatRange(0), help="TTFT SLO, its part that every"
+                     " prompt has, seconds."),
+        click.option("--slo-ttft-per-token", type=click.FloatRange(0),
+                     help="TTFT SLO, what each prompt token adds, milliseconds."),
+        click.option("--slo-tpot", type=above, help="TPOT SLO, milliseconds."),
+        click.option("--slo-share", type=click.FloatRange(0, 100, min_open=True),
+                     help="Per cent of the requests that must meet both."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def slo_changes(given: dict[str, Any]) -> dict[str, float]:
+    """Return what the options of an SLO change in a scenario.
+
+    Parameters
+    ----------
+    given : dict of str to value
+        Options of a command; others are not looked at.
+    """
+    keys = {
+        "slo_ttft": ("slo.ttft_base_s", 1.0),
+        "slo_ttft_per_token": ("slo.ttft_per_prompt_token_s", 1e-3),
+        "slo_tpot": ("slo.tpot_s", 1e-3),
+        "slo_share": ("slo.attainment", 1e-2),
+    }
+    return {
+        key: given[option] * unit
+        for option, (key, unit) in keys.items()
+        if given.get(option) is not None
+    }
 
 
 def llm_changes(scenario: Scenario, llm: str) -> dict[str, Any]:

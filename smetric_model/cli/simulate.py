@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, percent, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, llm_changes
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    llm_changes,
+    slo_changes,
+    slo_options,
+)
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -113,6 +119,7 @@ _RESOURCES = {
 @click.option(
     "--peer-fetch/--no-peer-fetch", default=None, help="Whether KV may come from other instances."
 )
+@slo_options
 @click.option("--warmup", type=click.FloatRange(0), help="Seconds before the window.")
 @click.option("--window", type=click.FloatRange(0, min_open=True), help="Seconds of the window.")
 @click.option("--start", type=click.Choice(["equilibrium", "cold"]), help="Sessions under way?")
@@ -247,6 +254,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     for option, key in _KEYS.items():
         if given[option] is not None:
             changes[key] = given[option]
+    changes |= slo_changes(given)
     if given["global_tier_gb_per_node"] is not None:
         changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
     failures = [

@@ -72,16 +72,23 @@ def spent_text(plan: DesignPlan) -> str:
     return f"{whole / 10:.1f} s ({shown})" if shown else f"{whole / 10:.1f} s"
 
 
-def tried_text(tried: Try) -> str:
+def tried_text(tried: Try, wanted: float | None = None) -> str:
     """Return a simulated share with its interval.
 
     Parameters
     ----------
     tried : Try
+    wanted : float, optional
+        A share beside which it must not be rounded to the other side.
     """
     if math.isnan(tried.mean):
         return "could not be simulated"
-    return f"{percent(tried.mean)} ± {percent(tried.half_width)}"
+    digits = 1
+    if wanted is not None:
+        # 94.98 % is not yet 95 %
+        while digits < 4 and (round(tried.mean, digits + 2) >= wanted) != (tried.mean >= wanted):
+            digits += 1
+    return f"{percent(tried.mean, digits)} ± {percent(tried.half_width)}"
 
 
 def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,11 +182,30 @@ def _design(scenario: Scenario, values: Mapping[str, Any], names: set[str]) -> D
         name += "'"
     try:
         made = scenario.replace(**_keys(scenario, dict(changes)))
+    except SpecError as error:
+        _raise_if_wrong_by_itself(error, changes)
+        return Design(name, changes, None, str(error))
+    _resolve_files(made, changes)
+    try:
         instance_of(made)
     except SpecError as error:
         _raise_if_wrong_by_itself(error, changes)
         return Design(name, changes, None, str(error))
     return Design(name, changes, made)
+
+
+def _resolve_files(scenario: Scenario, changes: tuple[tuple[str, Any], ...]) -> None:
+    """Read the files that a design names: what is wrong with one is a mistake of the space."""
+    found: dict[str, Callable[[], Any]] = {
+        "engine.gpu": lambda: get_gpu(scenario.gpu_name()),
+        "llm.name": lambda: get_llm(str(scenario.llm_config_path() or scenario.llm.name)),
+        "workload.trace": scenario.trace_path,
+    }
+    for key, _ in changes:
+        try:
+            found.get(key, lambda: None)()
+        except SpecError as error:
+            raise SpecError(f"space: {error}") from None
 
 
 def _raise_if_wrong_by_itself(error: SpecError, changes: tuple[tuple[str, Any], ...]) -> None:

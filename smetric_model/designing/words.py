@@ -82,9 +82,11 @@ def _how_many(plan: DesignPlan) -> Answer:
             "closed form",
             "not simulated",
         )
-    at = check.at
+    at, wanted = check.at, plan.scenario.slo.attainment
     if check.instances is None:
-        best = "" if at is None else f"; at {at.instances} {tried_text(at)} are within SLO"
+        best = ""
+        if at is not None:
+            best = f"; at {at.instances} {tried_text(at, wanted)} are within SLO"
         if at is not None and at.error:
             best = f": {at.error}"
         return Answer(
@@ -107,18 +109,20 @@ def _how_many(plan: DesignPlan) -> Answer:
 
 def _confirmed(plan: DesignPlan, given: DesignResult, check: Check, at: Try) -> str:
     """Say which number simulation confirms, how sure that is, and what the closed form says."""
-    tp = plan.scenario.engine.tp
-    wanted = percent(plan.scenario.slo.attainment, 0)
+    tp, share = plan.scenario.engine.tp, plan.scenario.slo.attainment
+    wanted = percent(share, 0)
     assert check.instances is not None
     count = check.instances
     low, high = min(check.low or count, count), max(check.high or count, count)
     text = f"{design_hardware(plan, given)} for {traffic(plan)}"
     if low < high:
         text += f", give or take: {low * tp:,} to {high * tp:,}"
-    text += f". Simulation with {len(plan.seeds)} seeds finds {tried_text(at)} within SLO there"
+    text += (
+        f". Simulation with {len(plan.seeds)} seeds finds {tried_text(at, share)} within SLO there"
+    )
     below = check.tried(count - 1)
     if below is not None:
-        text += f", and {tried_text(below)} with {(count - 1) * tp:,}"
+        text += f", and {tried_text(below, share)} with {(count - 1) * tp:,}"
     if check.high is not None and check.high > count:
         text += (
             f"; from {check.high * tp:,} on the whole interval over seeds is above {wanted}: build"
@@ -157,7 +161,8 @@ def _how_much(plan: DesignPlan) -> Answer:
     source = "closed form"
     if given.check is not None and given.check.at is not None:
         source += f"; simulated, {len(plan.seeds)} seeds"
-        text += f". Simulation at that rate finds {tried_text(given.check.at)} within SLO"
+        share = tried_text(given.check.at, plan.scenario.slo.attainment)
+        text += f". Simulation at that rate finds {share} within SLO"
         if given.check.instances is None:
             text += ", less than asked: the true capacity is lower"
     return Answer(

@@ -54,6 +54,13 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
         if apart is not None:
             simulated[float(dict(design.changes)[key])] = apart
     parts = []
+    if more is None and less is not None:
+        question = "Would a smaller global tier do?" if key == TIER else "Would a slower link do?"
+        costs = _shows(plan, less) and less.saved_gpus > 0
+        smaller = simulated.get(less.from_value)
+        if smaller is not None:
+            costs = smaller.shows and smaller.more > 0
+        parts.append("No" if costs else "Yes")
     if more is not None:
         parts.append(_more(plan, more, simulated.get(more.to_value)))
     if less is not None:

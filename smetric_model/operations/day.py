@@ -72,7 +72,9 @@ def diurnal_parameters(
     return parameters.replace(arrivals=arrivals)
 
 
-def absences(instances: NDArray[np.int64], step_s: float, length_s: float) -> list[dict[str, Any]]:
+def absences(
+    instances: NDArray[np.int64], step_s: float, length_s: float, drain_s: float = 0.0
+) -> list[dict[str, Any]]:
     """Return when each instance is not there, as ``failures`` of a scenario.
 
     Parameters
@@ -83,12 +85,15 @@ def absences(instances: NDArray[np.int64], step_s: float, length_s: float) -> li
         Length of a step [s].
     length_s : float
         An absence that lasts beyond this never ends [s].
+    drain_s : float, default 0
+        For how long before it goes an instance gets nothing new [s].
 
     Returns
     -------
     list of dict
-        Tables ``instance``, ``at_s``, ``down_s``.
+        Tables ``instance``, ``at_s``, ``down_s`` and, if asked, ``drain_s``.
     """
+    drained = {"drain_s": drain_s} if drain_s > 0 else {}
     tables = []
     for number in range(int(instances.max())):
         away = np.concatenate(([False], instances <= number, [False]))
@@ -96,7 +101,7 @@ def absences(instances: NDArray[np.int64], step_s: float, length_s: float) -> li
         for first, after in edges.reshape(-1, 2):
             at, back = first * step_s, after * step_s
             down = math.inf if back >= length_s else back - at
-            tables.append({"instance": number, "at_s": float(at), "down_s": float(down)})
+            tables.append({"instance": number, "at_s": float(at), "down_s": float(down)} | drained)
     return tables
 
 
@@ -107,6 +112,7 @@ def simulated_day(
     step_s: float,
     trace: Trace,
     progress: Progress = silent,
+    drain_s: float = 0.0,
 ) -> pd.DataFrame:
     """Simulate a workload of changing rate on instances that come and go.
 
@@ -124,6 +130,8 @@ def simulated_day(
         The workload, at its own rate, from its first arrival.
     progress : callable, optional
         Told what is simulated.
+    drain_s : float, default 0
+        For how long before it goes an instance gets nothing new and finishes what it has [s].
 
     Returns
     -------
@@ -139,8 +147,8 @@ def simulated_day(
 
     Notes
     -----
-    An instance that goes loses its requests, which are tried again, and its cache; the global tier
-    is that of the whole cluster all the time.
+    An instance that goes loses the requests that it has not finished, which are tried again, and
+    its cache; the global tier is that of the whole cluster all the time.
     """
     from smetric_model.operations.after_event import binned
     from smetric_model.simulate import simulate
@@ -158,7 +166,7 @@ def simulated_day(
             "workload.window_s": curve.length_s,
             "router.detection_s": 0.0,
             "client.retries": max(scenario.client.retries, _RETRIES),
-            "failures": absences(instances, step_s, curve.length_s) or None,
+            "failures": absences(instances, step_s, curve.length_s, drain_s) or None,
         }
     )
     outcome = simulate(asked, trace)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from smetric_model.errors import SpecError
+from smetric_model.planning.words import duration, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +67,19 @@ class Figure:
     unit: str
     source: Source
     validity: str = ""
+
+    @property
+    def text(self) -> str:
+        """Value for people: rounded, with its unit; times that are none in words."""
+        if self.unit == "s":
+            if self.name.endswith("_recovered_s") and self.value == 0:
+                return "never below"
+            if self.name.endswith("_recovered_s") and self.value == math.inf:
+                return "not in this time"
+            return "at once" if self.value == 0 else duration(self.value)
+        if self.name.endswith("_ratio") and not self.name.startswith("peak_to_mean"):
+            return percent(self.value)
+        return " ".join((number(self.value), self.unit)).strip()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; what is not finite is None.

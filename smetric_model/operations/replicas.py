@@ -198,7 +198,11 @@ def _simulated(
         def tell(what: str, text: str = text) -> None:
             progress(f"{what}, {text}")
 
-        tables.append(simulated_day(scenario, curve, instances, plan.step_s, trace, tell))
+        # the last of the time for which it is kept though not needed, it finishes what it has
+        day = simulated_day(
+            scenario, curve, instances, plan.step_s, trace, tell, drain_s=scaler.keep_s
+        )
+        tables.append(day)
     parts = ready.size // curve.rate_rps.size
     return tables[0].assign(
         ready=ready.reshape(-1, parts).min(axis=1),
@@ -221,7 +225,8 @@ def _simulated_figures(table: pd.DataFrame) -> tuple[Figure, ...]:
         ]  # fmt: skip
     failed = Figure(
         "simulated_failed_requests", "requests lost with instances that go, after all tries",
-        float(table["failed"].sum()), "", "simulated", "an instance goes with its requests",
+        float(table["failed"].sum()), "", "simulated",
+        "an instance gets nothing new while it is kept; what it has not finished then is lost",
     )  # fmt: skip
     return (*figures, failed)
 

@@ -125,6 +125,8 @@ def duration(seconds: float | None) -> str:
     """Return a time in the unit that suits it."""
     if seconds is None or not math.isfinite(seconds):
         return "unlimited" if seconds == math.inf else "–"
+    if seconds == 0:
+        return "0 s"
     for below, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (600.0, 1.0, "s")):
         if seconds < below:
             return f"{number(seconds * scale)} {unit}"

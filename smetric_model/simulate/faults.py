@@ -60,7 +60,7 @@ class Faults(NamedTuple):
 
 
 def fault_rows(
-    instances: list[int], at: int, down: int, detection: int, node: int = -1
+    instances: list[int], at: int, down: int, detection: int, node: int = -1, drain: int = 0
 ) -> list[tuple[int, int, int]]:
     """List what happens when instances fail together.
 
@@ -74,6 +74,8 @@ def fault_rows(
         Time after which the routers know that they failed, or are back [ticks].
     node : int, optional
         Node whose share of the global tier is lost; −1 for none.
+    drain : int, optional
+        For how long before they go the routers, who know of it, send them nothing new [ticks].
 
     Returns
     -------
@@ -87,8 +89,9 @@ def fault_rows(
         rows += [(at + down, UP, instance) for instance in instances]
         if node >= 0:
             rows.append((at + down, NODE_BACK, node))
-    if down < 0 or down > detection:  # a shorter failure goes unnoticed
-        rows += [(at + detection, HIDDEN, instance) for instance in instances]
+    if drain > 0 or down < 0 or down > detection:  # a shorter failure goes unnoticed
+        known = max(at - drain, 0) if drain > 0 else at + detection
+        rows += [(known, HIDDEN, instance) for instance in instances]
         if down >= 0:
             rows += [(at + down + detection, SEEN, instance) for instance in instances]
     return rows
@@ -136,10 +139,12 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
             failing, node = [], where
         endless = math.isinf(failure.down_s)
         down = -1 if endless else to_ticks(failure.down_s)
-        rows += fault_rows(failing, to_ticks(failure.at_s), down, detection, node)
+        drain = to_ticks(failure.drain_s)
+        rows += fault_rows(failing, to_ticks(failure.at_s), down, detection, node, drain)
         until = failure.at_s + failure.down_s + scenario.router.detection_s
         for instance in failing:
-            spans.setdefault(instance, []).append((failure.at_s, until, number))
+            begins = max(failure.at_s - failure.drain_s, 0.0)
+            spans.setdefault(instance, []).append((begins, until, number))
         if node >= 0:
             lost.setdefault(node, []).append((failure.at_s, failure.at_s + failure.down_s, number))
     for instance, listed in spans.items():
@@ -147,8 +152,9 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
         for (_, until, one), (at, _, two) in pairwise(listed):
             if at < until:
                 raise SpecError(
-                    f"failures[{two}].at_s = {at:g}: instance {instance} is down, or not yet known"
-                    f" to be back, until {until:g} s (failures[{one}])"
+                    f"failures[{two}].at_s = {scenario.failures[two].at_s:g}: instance {instance}"
+                    f" is down, or not yet known to be back, until {until:g} s"
+                    f" (failures[{one}]); it goes, or begins to drain, at {at:g} s"
                 )
     for node, listed in lost.items():
         listed.sort()

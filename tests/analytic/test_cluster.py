@@ -15,26 +15,13 @@ from smetric_model.analytic.predict import predict
 from smetric_model.analytic.step_model import step_model
 from smetric_model.errors import UnstableError
 from smetric_model.outcome import check_identities
+from smetric_model.routing import POLICIES
 from smetric_model.scenario import Scenario
 from smetric_model.workload.trace import load_trace
 
 DATA = Path(__file__).parents[2] / "data"
 BASE = Scenario.from_toml(DATA / "scenarios" / "agents-small.toml")
 TRACE = load_trace(DATA / "traces" / "agents-small.parquet")
-POLICIES = (
-    "smetric",
-    "smetric-basic",
-    "smetric-slo",
-    "bailian",
-    "lmetric",
-    "load-balance",
-    "dynamo",
-    "bounded-hash",
-    "always-sticky",
-    "power-of-two",
-    "round-robin",
-    "random",
-)
 
 
 @cache
@@ -57,7 +44,7 @@ def test_outcomes_keep_every_identity(policy):
 
 
 @given(
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from(list(POLICIES)),
     rate=st.floats(0.05, 8.0),
     instances=st.sampled_from([1, 2, 16, 64]),
     tier=st.sampled_from([0.0, 20e9, 1000e9]),

@@ -306,6 +306,19 @@ def test_those_who_think_for_long_lose_their_context():
     # what lasts at an instance is who thinks for long: if they come back anywhere, it is gone
     assert variance(long) < 0.99 * variance(plain)
     assert long.mean_load <= plain.mean_load
+    # one that comes back at once, to a rewritten history, finds its home less loaded than others do
+    at_once = stickiness(
+        toy_cluster(
+            make_policy("smetric", {"overload": 4.0}),
+            2.0,
+            instances=4,
+            think_time=think,
+            evicted_ratio=0.2,
+            evicted_by_class=np.array([0.25, 0.0]),
+        )
+    )
+    assert 1 - at_once.migrated_evicted_ratio / 0.2 > 1.1 / 4
+    assert at_once.migrated_evicted_ratio / 0.2 < long.migrated_evicted_ratio / 0.2
     with pytest.raises(SpecError, match="2 classes"):
         toy_cluster(
             make_policy("smetric", {}), 2.0, think_time=think, evicted_by_class=np.array([0.5])

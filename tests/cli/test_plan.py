@@ -322,6 +322,22 @@ def test_what_was_meant_is_told(
     assert told in " ".join(err.split())
 
 
+def test_slo_and_policy_by_option(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, asked: list[Any]
+) -> None:
+    options = ("--slo-ttft", "3", "--slo-ttft-per-token", "0.25", "--slo-tpot", "50")
+    code, _, _ = run(monkeypatch, capfd, *options, "--slo-share", "99", "--policy", "bailian")
+    assert code == 0
+    (scenario,) = asked
+    slo = scenario.slo
+    assert (slo.ttft_base_s, slo.ttft_per_prompt_token_s) == (3.0, 0.25e-3)
+    assert (slo.tpot_s, slo.attainment) == (pytest.approx(0.05), pytest.approx(0.99))
+    assert scenario.router.policy == "bailian"
+    code, _, err = run(monkeypatch, capfd, "--slo-share", "101")
+    assert code == 2
+    assert "--slo-share" in err
+
+
 def test_a_preset_is_planned_for_at_its_own_rate(
     monkeypatch: pytest.MonkeyPatch, capfd: Any, asked: list[Any]
 ) -> None:

@@ -363,6 +363,13 @@ def test_mistakes_are_told_before_the_work(search_scenario: Scenario) -> None:
         plan(search_scenario, progress=told.append, prices=Prices({"H100": 1.0}))
     with pytest.raises(SpecError, match=r"cluster\.nics_per_node = 0"):
         plan(search_scenario, progress=told.append, space={"cluster.nics_per_node": [0]})
+    for key, file in (
+        ("engine.gpu", "no-such.toml"),
+        ("llm.name", "no-such.json"),
+        ("workload.trace", "no-such.jsonl"),
+    ):
+        with pytest.raises(SpecError, match=rf"space: .*{file}.*: no such file"):
+            plan(search_scenario, progress=told.append, space={key: [file]})
     assert told == []
     with pytest.raises(SpecError, match="what plan solves for"):
         plan(search_scenario, space={"cluster.instances": [3]})

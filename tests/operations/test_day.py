@@ -22,6 +22,8 @@ def test_absences_are_the_gaps_of_a_schedule() -> None:
         {"instance": 2, "at_s": 240.0, "down_s": math.inf},
     ]
     assert absences(np.array([2, 2]), 60.0, 120.0) == []
+    drained = absences(np.array([2, 1, 1, 3, 2]), 60.0, 300.0, drain_s=30.0)
+    assert drained == [table | {"drain_s": 30.0} for table in tables]
 
 
 def test_a_day_without_changes_is_a_plain_simulation(scenario: Scenario, trace: Trace) -> None:
@@ -35,6 +37,25 @@ def test_a_day_without_changes_is_a_plain_simulation(scenario: Scenario, trace: 
     share = (table["requests"] * table["within_slo_ratio"]).sum() / table["requests"].sum()
     assert abs(share - plain.number("within_slo_ratio")) < 1e-12
     assert table["failed"].sum() == 0
+
+
+def test_instances_that_drain_lose_less(scenario: Scenario, trace: Trace) -> None:
+    curve = trace_curve(trace, 300.0)
+    fewer = np.repeat([16, 16, 10, 10, 12], 5)
+    one_try = scenario.replace(**{"client.backoff_s": 0.0})
+    hard, soft = (
+        simulated_day(one_try, curve, fewer, 60.0, trace, drain_s=drain_s)
+        for drain_s in (0.0, 240.0)
+    )
+    assert soft["requests"].sum() == hard["requests"].sum()
+    assert soft["failed"].sum() <= hard["failed"].sum()
+    # what is lost is done again elsewhere: drained, more is in time
+    weight = hard["requests"].to_numpy(dtype=float)
+    shares = [
+        float(table["within_slo_ratio"].to_numpy() @ weight) / weight.sum()
+        for table in (hard, soft)
+    ]
+    assert shares[1] > shares[0] - 0.005
 
 
 def test_instances_that_come_late_cost_requests(

@@ -12,6 +12,7 @@ from smetric_model.analytic.cluster_capacity import predicted_capacity
 from smetric_model.analytic.demand import Demand, demand_of
 from smetric_model.errors import SpecError
 from smetric_model.operations import (
+    Finding,
     Group,
     kv_cache_dtype,
     mixed_cluster,
@@ -100,10 +101,14 @@ def test_salting_changes_who_shares_and_nothing_else(scenario: Scenario, trace: 
             salted(trace, **wrong)  # type: ignore[arg-type]
 
 
-def test_the_same_type_changes_nothing(scenario: Scenario, trace: Trace) -> None:
-    found = kv_cache_dtype(scenario, "bf16", trace=trace)
-    assert found["instances_saved"] == 0
-    assert found["other_attainment_rps"] == found["own_attainment_rps"]
+@pytest.fixture(scope="module")
+def same_dtype(scenario: Scenario, trace: Trace) -> Finding:
+    return kv_cache_dtype(scenario, "bf16", trace=trace)
+
+
+def test_the_same_type_changes_nothing(same_dtype: Finding) -> None:
+    assert same_dtype["instances_saved"] == 0
+    assert same_dtype["other_attainment_rps"] == same_dtype["own_attainment_rps"]
 
 
 def test_fp8_halves_a_token(scenario: Scenario, trace: Trace) -> None:
@@ -150,8 +155,7 @@ def test_unequal_instances_are_in_order(scenario: Scenario, trace: Trace) -> Non
         Group("H20", 0)
 
 
-def test_figures_know_their_source(scenario: Scenario, trace: Trace) -> None:
-    found = kv_cache_dtype(scenario, "bf16", trace=trace)
-    assert {figure.source for figure in found.figures} == {"closed form"}
+def test_figures_know_their_source(same_dtype: Finding) -> None:
+    assert {figure.source for figure in same_dtype.figures} == {"closed form"}
     with pytest.raises(KeyError, match="instances_saved"):
-        found["nothing"]
+        same_dtype["nothing"]

@@ -23,7 +23,9 @@ def parameters():
 def small(parameters):
     """Eight instances of the large model, two loads, one seed: seconds."""
     few = parameters.only(presets=("bailian-trace-1-long",), setups=("colocated-235b",), quick=True)
-    return dataclasses.replace(few, seeds=(1,), loads=(0.5, 1.5), anchor_coarse_ratio=2.0)
+    return dataclasses.replace(
+        few, seeds=(1,), loads=(0.5, 1.5), anchor_coarse_ratio=2.0, anchor_fine_ratio=2.0
+    )
 
 
 def test_every_parameter_has_its_reason():

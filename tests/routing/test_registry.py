@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from smetric_model.errors import SpecError
 from smetric_model.routing.registry import POLICIES, describe, make_policy, policy_parameters
+from smetric_model.scenario_sections import Policy as ScenarioPolicy
 
 
 def test_every_policy_states_source_defaults_and_reasons() -> None:
@@ -65,6 +66,10 @@ def test_a_copy_checks_its_parameters() -> None:
         policy.with_parameters(count_self=True)
     with pytest.raises(SpecError, match="overload is -1"):
         policy.with_parameters(overload=-1)
+
+
+def test_a_scenario_takes_every_policy_and_no_other() -> None:
+    assert get_args(ScenarioPolicy) == tuple(POLICIES)
 
 
 @pytest.mark.shared

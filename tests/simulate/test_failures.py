@@ -14,7 +14,16 @@ from smetric_model.identities import check_identities
 from smetric_model.scenario import Scenario
 from smetric_model.simulate import engine, reference, simulate, simulate_in_detail
 from smetric_model.simulate.checks import replay_violations
-from smetric_model.simulate.faults import Faults, fault_rows, faults_of, lies_on
+from smetric_model.simulate.faults import (
+    DOWN,
+    HIDDEN,
+    SEEN,
+    UP,
+    Faults,
+    fault_rows,
+    faults_of,
+    lies_on,
+)
 from smetric_model.simulate.inputs import FAILED, Clients
 
 MS = 10**9  # ticks
@@ -23,10 +32,11 @@ PATH = [1, 2, 3, 4]
 both = pytest.mark.parametrize("run", [reference.run, engine.run])
 
 
-def failing(where, at_ms, down_ms=-1, detection_ms=0.0, node=-1):
+def failing(where, at_ms, down_ms=-1, detection_ms=0.0, node=-1, drain_ms=0.0):
     """Inputs' ``faults``: an instance, or (``node``) a node whose only instance that is."""
     down = -1 if down_ms < 0 else int(down_ms * MS)
-    return Faults.of(fault_rows([where], int(at_ms * MS), down, int(detection_ms * MS), node))
+    at, detection, drain = int(at_ms * MS), int(detection_ms * MS), int(drain_ms * MS)
+    return Faults.of(fault_rows([where], at, down, detection, node, drain))
 
 
 def store_lost(node, at_ms, down_ms):
@@ -71,6 +81,39 @@ def test_until_the_routers_know_an_instance_that_is_down_draws_requests(run):
     assert replay.instance.tolist() == [1, 1]
     assert replay.done.tolist() == [30 * MS, 50 * MS]
     assert replay.busy_ticks.tolist() == [5.5 * MS, 50 * MS]
+
+
+@both
+@pytest.mark.parametrize(("drain_ms", "lost"), [(25, False), (15, True)])
+def test_an_instance_that_is_taken_away_finishes_first(run, drain_ms, lost):
+    # A begins on 0 at once and takes 20 ms; 0 goes at 30 ms, nothing new from 5 or 15 ms on;
+    # C comes at 12 ms, when 0 and 1 have one request each: to 1 once 0 drains, else to 0, where it
+    # is not done by 30 ms
+    inputs = inputs_of(
+        [0.0, 0.0, 0.012],
+        64,
+        [20, 60, 25],
+        STEP,
+        instances=2,
+        faults=failing(0, 30, -1, 0, drain_ms=drain_ms),
+    )
+    replay = checked(run, inputs)
+    assert replay.done[0] == 20 * MS
+    assert replay.instance.tolist()[:2] == [0, 1]
+    assert (replay.failed.request.size > 0) is lost
+    if lost:
+        assert replay.failed.request.tolist() == [2]
+        assert replay.gave_up[2] == 30 * MS
+    else:
+        assert replay.instance[2] == 1
+        assert replay.done[2] > 0
+
+
+def test_drained_before_it_goes_and_back_when_known():
+    rows = rows_of(Faults.of(fault_rows([3], 100, 50, 7, drain=40)))
+    assert rows == [(60, HIDDEN, 3), (100, DOWN, 3), (150, UP, 3), (157, SEEN, 3)]
+    # no longer than there is time, and also where the absence is too short to be noticed
+    assert rows_of(Faults.of(fault_rows([3], 10, 2, 7, drain=40)))[0] == (0, HIDDEN, 3)
 
 
 @both
@@ -197,6 +240,13 @@ def test_outcome_and_series_of_a_node_that_fails_and_recovers():
         (
             [{"instance": 1, "at_s": 9.0}, {"instance": 1, "at_s": 20.0}],
             r"failures\[1\].at_s = 20: instance 1 is down, .* until inf s",
+        ),
+        (
+            [
+                {"instance": 1, "at_s": 9.0, "down_s": 9.0},
+                {"instance": 1, "at_s": 30.0, "drain_s": 20.0},
+            ],
+            r"failures\[1\].at_s = 30: instance 1 is down, .* or begins to drain, at 10 s",
         ),
         ([{"store": 2, "at_s": 1.0}], r"failures\[0\].store = 2: the cluster has 2"),
         (
