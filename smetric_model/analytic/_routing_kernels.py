@@ -58,6 +58,53 @@ def stay_against_mean(
 
 
 @njit(cache=True)
+def stay_of_leads(
+    leads: FloatArray,
+    total_mean: FloatArray,
+    total_sd: float,
+    instances: int,
+    least: FloatArray,
+    seen: FloatArray,
+) -> FloatArray:
+    """P(stay) of each lead, in mean loads; as :func:`stay_against_mean`, averaged over loads.
+
+    Parameters
+    ----------
+    leads : ndarray, shape (n,)
+        Leads of the home's hit, in mean loads.
+    total_mean, total_sd, instances
+        As of :func:`stay_against_mean`.
+    least : ndarray, shape (levels,)
+        Law of the least load of the others.
+    seen : ndarray, shape (levels,)
+        Law of the home's load as a follow-up finds it.
+    """
+    stay = np.zeros(leads.size)
+    levels = seen.size
+    for k in range(leads.size):
+        lead = leads[k]
+        total = 0.0
+        for home in range(levels):
+            for other in range(levels):
+                weight = seen[home] * least[other]
+                if other >= home:
+                    total += weight
+                    continue
+                gap = float(home - other)
+                if lead <= 0.0 or weight < 1e-12:
+                    continue
+                floor = (home + (instances - 1.0) * other) / instances
+                enough = max(floor, total_mean[home] - 7.0 * total_sd)
+                if gap <= enough * lead:
+                    total += weight
+                elif gap < (total_mean[home] + 7.0 * total_sd) * lead:
+                    distance = (gap / lead - total_mean[home]) / total_sd
+                    total += weight * 0.5 * math.erfc(distance * 0.7071067811865476)
+        stay[k] = min(total, 1.0)
+    return stay
+
+
+@njit(cache=True)
 def stay_against_largest(
     leads: FloatArray, law: FloatArray, others: int, from_least: bool, levels: int
 ) -> FloatArray:

@@ -50,8 +50,11 @@ def found(  # type: ignore[no-untyped-def]
     per_output_token_s,
     turns_back,
     back,
-    ties,
+    edges,
     everywhere,
+    leads,
+    stay_of,
+    home_wins,
     rule,
     stays_alone,
     result,
@@ -62,16 +65,22 @@ def found(  # type: ignore[no-untyped-def]
     ``alike`` (n,): turns back up to the last copy that is as long as the latest.
     ``parts``: the shared prefix of each request in segments (tokens, segment, first of each
     request); ``hot`` and ``landing`` (segments, nodes): the chance that an instance holds each, and
-    that the one does where the request lands.  ``back`` weighs older copies where it lands,
-    ``ties`` the latest turn that was elsewhere.  ``everywhere``: P(a prefix counts as held by all |
-    an instance holds it with chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit
-    ratio (-1: none), subtract shared, needs own, ties count, block, engine block, instances.
+    that the one does where the request lands.  ``back`` weighs older copies where it lands;
+    ``edges`` (turns back + 1,): turns that each row of ``turns`` stands for.  ``everywhere``: P(a
+    prefix counts as held by all | an instance holds it with chance 0, 1/m, … 1).  ``leads`` (n,):
+    what a request's home hit is worth, in cells of ``stay_of`` (2, cells): P(stay) if its home has
+    the context, and the logarithm of that of turns that find at least as much.  ``home_wins``:
+    P(the home is the least loaded of 1 … N holders), numbers in geometric series.  ``rule``: P(an
+    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract
+    shared, needs own, ties count, block, engine block, instances.
     ``result`` (7, n): stays, whole, part, landed, refused, tie moves, adrift; the parts are sums,
-    not means.  With ``stays_alone`` the first and the last but one of them are right.
+    not means.  With ``stays_alone`` the third is P(leaves for the latest copy elsewhere), where a
+    home is left at all often.
     """
-    stay, without, least, subtract, needs_own, looks, block, tie, instances = rule
+    swaps, without, least, subtract, needs_own, looks, block, tie, instances = rule
     tokens, segment, begins = parts
     cells = everywhere.size - 1
+    per_place = (home_wins.size - 1) / np.log(max(instances, 2.0))
     start, end = window
     length = max(end - start, 1e-9)
     n, rows, _ = turns.shape
@@ -95,10 +104,15 @@ def found(  # type: ignore[no-untyped-def]
         for z in range(levels):
             older[z] = shared[k] * lands[z]
             tied_of[z] = 0.0
+        cell = min(int(leads[k]), stay_of.shape[1] - 2)
+        beyond = min(leads[k] - cell, 1.0)
+        stay = stay_of[0, cell] + beyond * (stay_of[0, cell + 1] - stay_of[0, cell])
+        log_kept = stay_of[1, cell] + beyond * (stay_of[1, cell + 1] - stay_of[1, cell])
+        reach = 1.0
         oldest = 0.0
         for z in range(levels):
             oldest = max(oldest, ages[z])
-        for r in range(1, alike[k] if stays_alone else rows):
+        for r in range(1, alike[k] if stays_alone and stay > 0.95 else rows):
             if turns[k, r, 1] <= 0.0:
                 break
             as_long = looks > 0.0 and turns[k, r, 1] >= own - block
@@ -108,11 +122,16 @@ def found(  # type: ignore[no-untyped-def]
                 break
             seen = min(max((end - passed) / length, 0.0), 1.0)
             adds = back[r - 1] * turns[k, r, 0] * seen
+            last = 0.0
+            if as_long and log_kept < 0.0:  # the session has stayed since, but left then
+                longer = np.exp(log_kept * (edges[r] - 1.0))
+                last = reach - longer
+                reach = longer
             for z in range(levels):
                 if passed <= ages[z]:
                     older[z] += adds
                     if as_long:
-                        tied_of[z] += ties[r - 1] * seen
+                        tied_of[z] += last * seen
         if not has_home[k]:
             landed = 0.0
             for z in range(levels):
@@ -123,6 +142,7 @@ def found(  # type: ignore[no-untyped-def]
         full = min(private + prefix, longest[k])
         cold = min(max((end - idle) / length, 0.0), 1.0)
         stays, wholes, part, landed, refused, moves, drifts = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        sought = 0.0
         for z in range(levels):
             share, age = shares[z], ages[z]
             elsewhere, tied = older[z], tied_of[z]
@@ -155,45 +175,63 @@ def found(  # type: ignore[no-untyped-def]
             if instances <= 1.0:
                 at_home, moved, adrift = 1.0, 0.0, 0.0
             elif keeps:
-                moved = 0.5 * stay * tied if left > 0.0 else 0.0
+                moved = swaps * stay * tied if left > 0.0 else 0.0
                 at_home = stay - moved
             else:
                 at_home, moved = without, 0.0
                 if adrift > 0.0 and left > 0.0:
                     holders = 1.0 + (instances - 1.0) * chance[z]
-                    at_home += adrift * (1.0 / holders - without)
+                    # numbers of holders are a geometric series from 1
+                    place = np.log(holders) * per_place
+                    low = min(int(place), home_wins.size - 2)
+                    wins = home_wins[low] + (place - low) * (home_wins[low + 1] - home_wins[low])
+                    at_home += adrift * (wins - without)
                 # one that drifts finds the prefix where it lands
                 elsewhere += adrift * max(shared[k] - elsewhere, 0.0)
             stays += share * at_home
             wholes += share * at_home * is_whole
             part += share * at_home * max(home - is_whole * full, 0.0)
             away = max(1.0 - at_home - moved, 0.0)
+            if keeps and private > 0.0:
+                worth = (older[z] - shared[k] * lands[z]) / private
+                sought += share * away * stay * min(max(worth, 0.0), 1.0)
             landed += share * (away * min(elsewhere, longest[k]) + moved * home)
             if not keeps:
                 refused += share
             moves += share * moved
             drifts += share * adrift
+        if stays_alone:
+            part = sought
         result[0, k], result[1, k], result[2, k], result[3, k] = stays, wholes, part, landed
         result[4, k], result[5, k], result[6, k] = refused, moves, drifts
     return 0
 
 
 @njit(cache=True)
-def returns(order, session, stay, tied, instances, out):  # type: ignore[no-untyped-def]
+def returns(order, session, stay, tied, sought, instances, out):  # type: ignore[no-untyped-def]
     """P(each request is served where its session's first turn was), along each session.
 
-    A turn stays with ``stay``, goes to an earlier instance of its session with ``tied``, else
-    anywhere.  ``order``: rows by session, then time.
+    A turn stays with ``stay``, goes to another copy as long with ``tied``, to the latest other
+    instance of its session with ``sought``, else anywhere.  Of moves between two copies every other
+    one is undone by the next, so that half of them lead away for good; one that is sought leads
+    from the first instance to another as often as back.  ``order``: rows by session, then time.
     """
-    at_first = 1.0
+    at_first, before = 1.0, 0.0  # here; not here, but this was the instance before
+    others = max(instances - 1.0, 1.0)
     for i in range(order.size):
         row = order[i]
         if i == 0 or session[row] != session[order[i - 1]]:
-            at_first = 1.0
+            at_first, before = 1.0, 0.0
         else:
-            away = 1.0 - at_first
-            anywhere = max(1.0 - stay[row] - tied[row], 0.0) / max(instances - 1.0, 1.0)
-            at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
+            kept = min(stay[row] + 0.5 * tied[row], 1.0)
+            leave = 1.0 - kept
+            back = min(sought[row], leave)
+            anywhere = (leave - back) / others
+            far = max(1.0 - at_first - before, 0.0)
+            came = before * back + (before + far) * anywhere
+            left = at_first * leave
+            before = before * kept + left
+            at_first = at_first * kept + came
         out[row] = at_first
     return 0
 

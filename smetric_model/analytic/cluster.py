@@ -30,12 +30,20 @@ from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, R
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
-from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
+from smetric_model.analytic.cluster_tiers import (
+    HOLDERS,
+    LEADS,
+    Lead,
+    LocalHits,
+    Pace,
+    StayRule,
+    lead_of,
+)
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
-from smetric_model.analytic.routed_cluster import RoutedCluster
+from smetric_model.analytic.routed_cluster import RoutedCluster, Unprefilled
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
@@ -61,6 +69,8 @@ _MOST_STEPS = 3_000  # of the mean field, all rounds together
 _ROUTED, _ROUGHLY = 1e-6, 1e-4
 _PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that they come to rest,
 _OTHERS = 0.02  # unless so much more of the follow-ups stay
+#: what policies that weigh hits compare
+_LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
 
 
 class Guess(NamedTuple):
@@ -208,7 +218,7 @@ class ColocatedCluster:
 
     def _begin(self) -> None:
         """Forget what rounds keep besides their guess."""
-        self._before_token, self._shared_in_use = 0.3, 0.0
+        self._before_token, self._first_token_s, self._shared_in_use = 0.3, 0.0, 0.0
         self._steps_left = _MOST_STEPS
         self._picked: Picked | None = None
         self._scale = 1.0
@@ -351,6 +361,7 @@ class ColocatedCluster:
             # tokens not yet prefilled of a request in flight, on average over its stay
             new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
             unit = max(new * self._before_token, 1.0)
+        added = self._unprefilled(instance) if self.policy.needs_unprefilled_tokens else None
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
         evicted = lost = None
@@ -370,12 +381,21 @@ class ColocatedCluster:
                 evicted_ratio=evicted,
                 evicted_by_class=lost,
                 load_unit_tokens=unit,
+                unprefilled=added,
                 resource="engine",
             ),
             start,
             self._exactness,
             max(min(MOST_STEPS, self._steps_left), 1),
         )
+
+    def _unprefilled(self, instance: ColocatedInstance) -> Unprefilled:
+        """Return what a request in flight adds to a load in tokens, until its first token."""
+        work = instance.prefill_s(0.0)
+        # all wait alike; their own prefill comes on top
+        rest = max(self._first_token_s - float(work.mean()), 0.0)
+        new = instance.mix.prompt_tokens - instance.mix.hit_tokens
+        return Unprefilled(self._before_token, new, work + rest)
 
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
@@ -604,6 +624,7 @@ class ColocatedCluster:
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
         decode = min(self._after_first_token_s(loaded), _LONGEST_S)
         self._before_token = self._before_token_ratio(ttft, decode)
+        self._first_token_s = ttft
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
         shared = float(self.work.local.shared.mean())
         fetching = own * float(instance.mix.before_prefill_s.mean())
@@ -616,9 +637,8 @@ class ColocatedCluster:
             self.work.local.shared_in_use(own, time), 0.3 * self.demand.pool_tokens
         )
         pinned += self._shared_in_use
-        stay = self._stay(routed, hits)
         return Guess(
-            self._with_homes(self._rule(stay), routed, hits),
+            self._stay_rule(routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -631,6 +651,36 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
+
+    def _stay_rule(self, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """How the tiers see the policy: who stays how often."""
+        rule = self._with_homes(self._rule(self._stay(routed, hits)), routed, hits)
+        if routed.rule.kind not in ("never", "blind") and self.instances > 1:
+            older, wins = routed.older_wins, routed.home_wins(HOLDERS)
+            rule = replace(rule, older_wins=older, home_wins=wins)
+            if rule.seeks_hits:
+                rule = replace(rule, stay_without=float(wins[-1]))
+        seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
+        if routed.stay_of_hits is None or seen is None or kind is None:
+            return rule
+        lead = lead_of(
+            kind,
+            np.asarray(seen.prompt_tokens, dtype=float),
+            np.asarray(seen.home_hit_tokens, dtype=float),
+            np.asarray(seen.shared_prefix_tokens, dtype=float),
+        )
+        order = np.argsort(lead, kind="stable")
+        lead, stays = lead[order], routed.stay_of_hits[order]
+        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+        longest = max(float(lead[-1]), 1e-9)
+        at = np.linspace(0.0, longest, LEADS)
+        return replace(
+            rule,
+            stay_of_leads=np.interp(at, lead, stays),
+            stay_above_leads=np.interp(at, lead, above),
+            lead=kind,
+            longest_lead=longest,
+        )
 
     def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
         """Tell the tiers how often a follow-up without a home goes there all the same."""
@@ -743,9 +793,11 @@ def _point(guess: Guess) -> FloatArray:
 def _guess_at(point: FloatArray, like: Guess, pool_tokens: float) -> Guess:
     first, per_output, pinned = np.exp(point[:3]).tolist()
     stay, computing = np.clip(point[3:], 0.0, 1.0).tolist()
-    return Guess(
-        replace(like.rule, stay=stay), Pace(first, per_output), min(pinned, pool_tokens), computing
-    )
+    rule = replace(like.rule, stay=stay)
+    if rule.stay_of_leads is not None:
+        stays = np.clip(rule.stay_of_leads + stay - like.rule.stay, 0.0, 1.0)
+        rule = replace(rule, stay_of_leads=stays)
+    return Guess(rule, Pace(first, per_output), min(pinned, pool_tokens), computing)
 
 
 class _Secant:

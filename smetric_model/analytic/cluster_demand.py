@@ -243,8 +243,9 @@ class ClusterDemand:
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)
+        sought = parts[2] if rule.seeks_hits else np.zeros(rows.size)
         _session_kernels.returns(
-            self._by_session, session, parts[0], parts[5], float(instances), at_first
+            self._by_session, session, parts[0], parts[5], sought, float(instances), at_first
         )
         counted = np.zeros(reuse.session.size, dtype=bool)
         counted[self.rows] = True

@@ -101,6 +101,8 @@ class Stickiness:
         Where shared prefixes lie, if the cluster has frameworks.
     notes : tuple of str
         Why figures may be worse than usual.
+    stay_of_hits : ndarray, optional
+        P(stay) of each follow-up of ``rule.hits``, where the policy weighs hits.
     """
 
     cluster: RoutedCluster
@@ -128,6 +130,7 @@ class Stickiness:
     iterations: int
     prefixes: PrefixHolders | None = None
     notes: tuple[str, ...] = ()
+    stay_of_hits: FloatArray | None = None
     rule: StickRule = field(repr=False, default=None)  # type: ignore[assignment]
 
     @cached_property
@@ -148,6 +151,30 @@ class Stickiness:
     def sojourn_s(self) -> float:
         """Mean time of a request at its instance, by Little's law [s]."""
         return self.mean_load / self.cluster.rate_per_instance_rps
+
+    @property
+    def older_wins(self) -> float:
+        """P(another copy as long takes a follow-up from its home), whose load it found.
+
+        The turn before has just left the home: it is less loaded than others.  Equal loads: one
+        time in two.
+        """
+        below = np.append(0.0, np.cumsum(self.load_law)[:-1])
+        return float(self.follow_up_load_law @ (below + 0.5 * self.load_law))
+
+    def home_wins(self, count: int) -> FloatArray:
+        """Return P(a follow-up's home is the least loaded of 1 … N instances), ties shared.
+
+        Parameters
+        ----------
+        count : int
+            Numbers of instances, a geometric series.
+        """
+        law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
+        at_least = np.cumsum(self.load_law[::-1])[::-1]
+        of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
+        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
+        return np.asarray(np.clip(share, 0.0, 1.0))
 
     @property
     def joined_load_mean(self) -> float:
@@ -399,6 +426,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         lasting_rate_variation=lasting[0],
         lasting_load_variation=lasting[1],
         notes=_notes(closure, state),
+        stay_of_hits=rule.stay_of_hits(field) if n > 1 else None,
         rule=rule,
         **shares,
     )
