@@ -134,7 +134,7 @@ def _searched(search: DesignPlan) -> dict[str, Any]:
     from smetric_model.designing.pools import far_more, limited_by
 
     done = [d for d in search.designs if not d.error]
-    ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]
+    ordered = [*done[:1], *designs.by_cost(done[1:])]
     reasons: dict[str, list[str]] = {}
     for design in search.designs:
         if design.error:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from smetric_model.planning.words import duration, number, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smetric_model.designing.check import Try
     from smetric_model.designing.prices import Prices
     from smetric_model.designing.results import DesignPlan, DesignResult
 
 __all__ = [
     "balance_note",
+    "by_cost",
     "cost_text",
     "counted",
     "counted_units",
@@ -102,6 +105,16 @@ def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:
     digits : int
     """
     return f"{number(cost, digits)} {plan.prices.unit}"
+
+
+def by_cost(designs: Sequence[DesignResult]) -> list[DesignResult]:
+    """Sort designs by their cost at the closed form's instances, which all of them have.
+
+    Parameters
+    ----------
+    designs : sequence of DesignResult
+    """
+    return sorted(designs, key=lambda d: (d.closed_form_cost, d.instances or 0))
 
 
 def design_columns(plan: DesignPlan) -> list[str]:
