@@ -5,6 +5,7 @@ Both are written from the model's own annotations, so that they say what is chec
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import types
@@ -239,7 +240,7 @@ def scenario_markdown() -> str:
     ]
     for name, section in sections.items():
         if section is not None:
-            purpose = (section.__doc__ or "").partition(": ")[2]
+            purpose = inspect.cleandoc(section.__doc__ or "").partition(": ")[2]
             listed = _is_list(Scenario.model_fields[name])
             title = f"[[{name}]]" if listed else f"[{name}]"
             lines += ["", f"## `{title}`", "", purpose[:1].upper() + purpose[1:], ""]

@@ -20,6 +20,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from smetric_model._scenario_text import toml_position
 from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
+from smetric_model.scenario_groups import GroupSection
 from smetric_model.scenario_sections import (
     ClientSection,
     ClusterSection,
@@ -44,6 +45,7 @@ __all__ = [
     "EngineSection",
     "FailureSection",
     "GlobalTierSection",
+    "GroupSection",
     "LlmSection",
     "LocalTierSection",
     "Policy",
@@ -88,15 +90,29 @@ class Scenario(Spec):
     client: ClientSection = ClientSection()
     router: RouterSection = RouterSection()
     slo: SloSection = SloSection()
+    groups: tuple[GroupSection, ...] = ()
     failures: tuple[FailureSection, ...] = ()
 
     #: folder of the scenario's file, against which relative paths resolve; no part of the content
     _folder: Path | None = PrivateAttr(None)
 
-    @field_validator("failures", mode="before")
+    @field_validator("groups", "failures", mode="before")
     @classmethod
     def _frozen(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sum_groups(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not data.get("groups"):
+            return data
+        cluster = data.get("cluster", {})
+        listed = data["groups"] if isinstance(data["groups"], list | tuple) else []
+        counts = [_count(group) for group in listed]
+        said = not isinstance(cluster, dict) or {"instances", "prefill_instances"} & set(cluster)
+        if not said and min(counts, default=0):
+            return {**data, "cluster": {**cluster, "instances": sum(counts)}}
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> Scenario:
@@ -106,6 +122,7 @@ class Scenario(Spec):
                 f"engine.tp = {tp} exceeds cluster.gpus_per_node = {gpus} and is no multiple of it:"
                 " an instance larger than a node takes whole nodes"
             )
+        self._check_groups()
         tier, dram = self.global_tier.bytes_per_node, self.cluster.dram_bytes_per_node
         if tier > dram:
             raise ValueError(
@@ -113,6 +130,31 @@ class Scenario(Spec):
                 f" cluster.dram_bytes_per_node = {dram:g}"
             )
         return self
+
+    def _check_groups(self) -> None:
+        total = sum(group.instances for group in self.groups)
+        if self.groups and total != self.cluster.instances:
+            raise ValueError(
+                f"the groups have {total} instances, cluster.instances = {self.cluster.instances}:"
+                " they must be as many (or leave cluster.instances out)"
+            )
+        for number, group in enumerate(self.groups):
+            try:
+                self.replace(**group.changes())
+            except SpecError as error:
+                raise ValueError(f"groups[{number}]: {error}") from None
+
+    def by_group(self) -> tuple[Scenario, ...]:
+        """Return a scenario of each group's instances alone.
+
+        Returns
+        -------
+        tuple of Scenario
+            Colocated and without groups; this one alone where instances are equal.
+        """
+        if not self.groups:
+            return (self,)
+        return tuple(self.replace(**group.changes()) for group in self.groups)
 
     def __eq__(self, other: object) -> bool:
         # By content: where the file lay makes no difference.
@@ -183,8 +225,8 @@ class Scenario(Spec):
             In the order of the example file; keys without a value are left out.
         """
         content = self.model_dump(exclude_none=True)
-        failures = list(content.pop("failures"))
-        return {**content, "failures": failures} if failures else content
+        listed = {name: list(content.pop(name)) for name in ("groups", "failures")}
+        return {**content, **{name: tables for name, tables in listed.items() if tables}}
 
     def to_toml(self) -> str:
         """Whole content as a scenario file, defaults filled in.
@@ -205,7 +247,8 @@ class Scenario(Spec):
         ----------
         **changes
             By dotted key, ``scenario.replace(**{"cluster.instances": 16})``; None takes a key
-            out, so that it has its default.  A section's name replaces the whole section.
+            out, so that it has its default.  A section's name replaces the whole section.  With
+            other groups there are as many instances as they have.
 
         Returns
         -------
@@ -217,6 +260,8 @@ class Scenario(Spec):
             See :class:`Scenario`.
         """
         content = self.to_dict()
+        if changes.get("groups"):
+            changes = {"cluster.instances": None, **changes}
         for dotted, value in changes.items():
             section, _, key = dotted.partition(".")
             if not key:
@@ -310,3 +355,9 @@ class Scenario(Spec):
         looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
         kind = "file or folder" if folder_too else "file"
         raise SpecError(f"{key} = {written!r}: no such {kind}; looked for {looked}")
+
+
+def _count(group: Any) -> int:
+    """Instances of a table of groups that is not checked yet; 0 where it does not say."""
+    count = group.get("instances") if isinstance(group, dict) else getattr(group, "instances", 0)
+    return count if type(count) is int and count > 0 else 0

@@ -40,7 +40,7 @@ KEYS = [
     (section, key)
     for section, model in MODELS.items()
     for key in model.model_fields
-    if key not in (*MODELS, "failures")  # a list of tables: its own tests
+    if key not in (*MODELS, "groups", "failures")  # lists of tables: their own tests
 ]
 DOTTED = [f"{section}.{key}" if section else key for section, key in KEYS]
 
@@ -588,3 +588,55 @@ def test_a_wrong_failure_is_refused(failure: dict[str, Any], message: str) -> No
 def test_failures_are_a_list() -> None:
     with pytest.raises(SpecError, match="failures = 3: a list of tables is needed"):
         Scenario(failures=3)
+
+
+def test_groups_are_tables_of_what_is_different() -> None:
+    listed = [{"instances": 8}, {"gpu": "H100", "instances": 4, "tp": 2, "nics_per_node": 4}]
+    scenario = Scenario(groups=listed)
+    assert scenario.cluster.instances == 12
+    text = "[[groups]]\ninstances = 8\n[[groups]]\ngpu = 'H100'\ninstances = 4\ntp = 2\n"
+    assert Scenario.from_dict(tomllib.loads(text + "nics_per_node = 4")) == scenario
+    again = Scenario.from_dict(tomllib.loads(scenario.to_toml()))
+    assert (again, again.scenario_id) == (scenario, scenario.scenario_id)
+    first, second = scenario.by_group()
+    assert first == Scenario(cluster={"instances": 8})
+    assert second == Scenario(
+        engine={"gpu": "H100", "tp": 2}, cluster={"instances": 4, "nics_per_node": 4}
+    )
+    assert Scenario().by_group() == (Scenario(),)
+    other = scenario.replace(groups=[{"instances": 3}])
+    assert other.cluster.instances == 3
+    assert scenario.replace(groups=None) == Scenario(cluster={"instances": 12})
+    assert Scenario(groups=[]).scenario_id == Scenario().scenario_id != scenario.scenario_id
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"groups": [{"gpu": "H20"}]}, "groups.instances: needed; allowed is integer >= 1"),
+        ({"groups": [{"instances": 0}]}, "groups.instances = 0: allowed is integer >= 1"),
+        (
+            {"groups": [{"instances": 2, "gpus": "H20"}]},
+            'groups.gpus = "H20": unknown key; did you mean groups.gpu?',
+        ),
+        ({"groups": 3}, "groups = 3: a list of tables is needed"),
+        (
+            {"groups": [{"instances": 8}], "cluster": {"instances": 9}},
+            "the groups have 8 instances, cluster.instances = 9: they must be as many (or leave"
+            " cluster.instances out)",
+        ),
+        (
+            {"groups": [{"instances": 2}, {"instances": 2, "tp": 6, "gpus_per_node": 4}]},
+            "groups[1]: engine.tp = 6 exceeds cluster.gpus_per_node = 4 and is no multiple of it:"
+            " an instance larger than a node takes whole nodes",
+        ),
+        (
+            {"groups": [{"instances": 2, "tp": 2, "ep": 4}]},
+            "groups[0]: engine: ep = 4 does not divide tp = 2",
+        ),
+    ],
+)
+def test_a_wrong_group_is_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Scenario(**content)
+    assert str(caught.value) == message

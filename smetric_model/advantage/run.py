@@ -17,6 +17,7 @@ from smetric_model.advantage.verdicts import (
     verdict,
 )
 from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,6 +174,7 @@ def advantage(
     """
     import pandas as pd
 
+    check_equal_instances(scenario, "advantage")
     policy = scenario.router.policy
     if not baselines or policy in baselines or len(set(baselines)) != len(baselines):
         raise SpecError(

@@ -11,6 +11,7 @@ import numpy as np
 from smetric_model.analytic.demand import Demand, demand_of, trace_of
 from smetric_model.analytic.predict import cluster_form, predict, predict_goodput
 from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -149,6 +150,7 @@ def predicted_capacity(
     """
     if criterion not in ("peak_goodput", "attainment"):
         raise SpecError(f"criterion = {criterion!r}; one of peak_goodput, attainment")
+    check_equal_instances(scenario, "capacity in closed form")
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
     search = _Search(scenario, demand)

@@ -166,6 +166,7 @@ COVERAGE: dict[str, Coverage] = {
     "slo.ttft_per_prompt_token_s": _MODELLED,
     "slo.tpot_s": _MODELLED,
     "slo.attainment": _MODELLED._replace(remark="capacity, and what binds"),
+    "groups.*": Coverage("refused", "refused", "refused", "`operations mixed` takes them"),
     "failures.*": _NOTED._replace(remark="always invalid if before the window's end"),
 }
 

@@ -23,6 +23,7 @@ from smetric_model.catalog.gpu import get_gpu
 from smetric_model.catalog.instance import InstanceSpec
 from smetric_model.catalog.llm import get_llm
 from smetric_model.errors import SpecError
+from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.units import GIB
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def instance_of(scenario: Scenario) -> InstanceSpec:
         For unknown names, or an LLM that does not fit: how much is missing, and the smallest TP
         that fits.
     """
+    check_equal_instances(scenario, "this")
     llm = get_llm(str(scenario.llm_config_path() or scenario.llm.name))
     engine = scenario.engine
     instance = InstanceSpec(
@@ -87,6 +89,7 @@ def cluster_of(scenario: Scenario) -> Cluster:
     scenario : Scenario
         Its ``cluster`` section, and ``engine.tp``.
     """
+    check_equal_instances(scenario, "this")
     section = scenario.cluster
     return Cluster(
         instances=section.instances,

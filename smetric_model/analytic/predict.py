@@ -14,6 +14,7 @@ import numpy as np
 from smetric_model.analytic.demand import Demand, demand_of, trace_of
 from smetric_model.analytic.perfect_placement import Prediction, Reuse
 from smetric_model.errors import SpecError
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     from smetric_model.analytic.cluster import ColocatedCluster
@@ -70,6 +71,7 @@ def predict(
     >>> round(outcome["local_ratio"] + outcome["global_ratio"] + outcome["recomputed_ratio"], 9)
     1.0
     """
+    check_equal_instances(scenario, "predict")
     if demand is None:
         demand = demand_of(scenario, trace_of(scenario) if trace is None else trace)
     if reuse != "router":

@@ -30,6 +30,7 @@ from smetric_model.bound.timeline import (
     realised_timeline,
 )
 from smetric_model.errors import SpecError
+from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.simulate.steps import TICKS_PER_S
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ def problem_of(
     from smetric_model.simulate.prepare import prepare
     from smetric_model.simulate.workload import replayed_trace
 
+    check_equal_instances(scenario, "bound")
     replayed, notes = replayed_trace(scenario, trace)
     prepared = prepare(_simulated_form(scenario), replayed)
     prepared.notes[:0] = notes
@@ -293,6 +295,7 @@ def make_problem(
     SpecError
         If no servable request arrives in the window.
     """
+    check_equal_instances(scenario, "bound")
     from smetric_model.bound._pieces import find_pieces, private_tokens
     from smetric_model.bound.row_choice import with_rows
 

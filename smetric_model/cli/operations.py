@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile
+from smetric_model.cli.scenario_options import (
+    ScenarioFile,
+    TraceFile,
+    group_changes,
+    group_option,
+)
 
 if TYPE_CHECKING:
     from smetric_model.operations import Finding, RateCurve
@@ -185,11 +190,13 @@ def replicas(
     """Peak of the day, instances over time, GPU-hours."""
     from smetric_model.operations import Autoscaler, replicas_over_time
     from smetric_model.operations.findings import demand_for
+    from smetric_model.scenario_groups import check_equal_instances
 
     if curve is not None and (amplitude is not None or simulated):
         raise click.UsageError("--curve excludes --amplitude and --simulate")
 
     def ask(asked: Scenario, tell: Callable[[str], None]) -> Finding:
+        check_equal_instances(asked, "operations replicas")
         tell("loading the workload")
         demand = demand_for(asked)
         rates, day = _curve(asked, demand.trace, curve, amplitude, peak_hour, interval, simulated)
@@ -328,11 +335,15 @@ def kv_dtype(kv_dtype: str, **given: Any) -> None:
 
 @command.command("mixed")
 @_options
-@click.option("--group", "groups", type=(str, int), multiple=True, required=True,
-              metavar="GPU INSTANCES", help="Equal instances; given once a kind.")  # fmt: skip
+@group_option
 def mixed(groups: tuple[tuple[str, int], ...], **given: Any) -> None:
     """Unequal instances: what bounds them, and what routers make of them."""
-    from smetric_model.operations import Group, mixed_cluster
+    from smetric_model.operations import mixed_cluster
 
-    asked_groups = [Group(gpu, count) for gpu, count in groups]
-    _answer(given, lambda asked, tell: mixed_cluster(asked, asked_groups, progress=tell))
+    if groups and given["instances"] is not None:
+        raise click.UsageError("--group and --instances exclude each other")
+
+    def ask(asked: Scenario, tell: Callable[[str], None]) -> Finding:
+        return mixed_cluster(asked.replace(**group_changes(groups)), progress=tell)
+
+    _answer(given, ask)

@@ -6,7 +6,7 @@ A file that is something else is told here, with the command that was probably m
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,15 @@ import click
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ScenarioFile", "TraceFile", "llm_changes", "slo_changes", "slo_options"]
+__all__ = [
+    "ScenarioFile",
+    "TraceFile",
+    "group_changes",
+    "group_option",
+    "llm_changes",
+    "slo_changes",
+    "slo_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -125,6 +133,29 @@ def _with_workload(ctx: click.Context | None, path: Path, content: dict[str, Any
     return f"`smetric-model synthesise {path} --out {made}` draws a trace of it. " + _with_trace(
         ctx, made
     ).replace("If it is a trace, try", "Then")
+
+
+#: unequal instances
+group_option = click.option(
+    *("--group", "groups"),
+    type=(str, int),
+    multiple=True,
+    metavar="GPU INSTANCES",
+    help="Equal instances of a cluster of several kinds; once a kind, in place of [[groups]].",
+)
+
+
+def group_changes(groups: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """Return what ``--group`` changes in a scenario.
+
+    Parameters
+    ----------
+    groups : sequence of (str, int)
+        GPU and number of instances of each.
+    """
+    if not groups:
+        return {}
+    return {"groups": [{"gpu": gpu, "instances": count} for gpu, count in groups]}
 
 
 def slo_options(function: F) -> F:

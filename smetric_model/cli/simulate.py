@@ -12,12 +12,16 @@ from smetric_model.cli.output import echo_json, echo_wrapped, json_option, perce
 from smetric_model.cli.scenario_options import (
     ScenarioFile,
     TraceFile,
+    group_changes,
+    group_option,
     llm_changes,
     slo_changes,
     slo_options,
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from smetric_model.outcome import Outcome
     from smetric_model.scenario import Scenario
     from smetric_model.simulate import Simulation
@@ -90,6 +94,7 @@ _RESOURCES = {
     help="KV for the output at admission, or as it grows.",
 )
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
+@group_option
 @click.option(
     "--prefill-instances", type=click.IntRange(1), help="Disaggregated serving: prefill pool."
 )
@@ -165,7 +170,8 @@ _RESOURCES = {
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for outcome.json and the tables requests, instances and series (Parquet).",
+    help="Folder for outcome.json and the tables requests, instances and series (Parquet; with"
+    " unequal instances also groups).",
 )
 @json_option
 def command(
@@ -222,6 +228,33 @@ def command(
         echo_json(outcome.to_dict())
     else:
         print_outcome(outcome)
+        if asked.groups:
+            _print_groups(result.groups())
+
+
+def _print_groups(groups: pd.DataFrame) -> None:
+    """Print what each group of unequal instances did."""
+    rows = groups.to_dict("records")
+    names = [row["gpu"] if row["tp"] == 1 else f"{row['tp']} x {row['gpu']}" for row in rows]
+    shares = ("compute_utilisation", "kv_utilisation", "within_slo")
+    latencies = [(name, level) for name in ("ttft", "tpot") for level in ("mean", "p50", "p90")]
+    click.echo()
+    print_table(
+        "Groups of instances",
+        ["", *names],
+        [
+            *([name, *(str(row[name]) for row in rows)] for name in ("instances", "requests")),
+            ["tokens/s", *(f"{row['total_tps']:,.0f}" for row in rows)],
+            *(
+                [name.replace("_", " "), *(percent(row[f"{name}_ratio"]) for row in rows)]
+                for name in shares
+            ),
+            *(
+                [f"{name.upper()} {level}, s", *(f"{row[f'{name}_{level}_s']:.4g}" for row in rows)]
+                for name, level in latencies
+            ),
+        ],
+    )
 
 
 def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
@@ -257,6 +290,10 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     changes |= slo_changes(given)
     if given["global_tier_gb_per_node"] is not None:
         changes["global_tier.bytes_per_node"] = given["global_tier_gb_per_node"] * 1e9
+    if given.get("groups"):
+        if given["instances"] is not None:
+            raise click.UsageError("--group and --instances exclude each other")
+        changes |= group_changes(given["groups"])
     failures = [
         {what: number, "at_s": at, "down_s": down}
         for what in ("instance", "node", "store")
@@ -271,11 +308,13 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
 def _write(result: Simulation, out: Path) -> None:
     outcome = result.outcome
     (out / "outcome.json").write_text(outcome.to_json() + "\n")
-    tables = {
+    tables: dict[str, pd.DataFrame | None] = {
         "requests": outcome.requests,
         "instances": outcome.instances,
         "series": result.series(),
     }
+    if result.scenario.groups:
+        tables["groups"] = result.groups()
     for name, table in tables.items():
         assert table is not None  # a simulation has them all
         path = out / f"{name}.parquet"

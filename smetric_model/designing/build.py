@@ -30,6 +30,7 @@ from smetric_model.designing.runs import Row, Runs
 from smetric_model.designing.space import Design, DesignSpace, default_space
 from smetric_model.designing.words import answers
 from smetric_model.errors import SpecError
+from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.tuning.sizing import with_instances
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def plan(
     >>> found.answers[0].question, found.answers[0].source
     ('How many H20 for 3 requests/s?', 'closed form')
     """
+    check_equal_instances(scenario, "plan")
     started = time.monotonic()
     if check >= 0 and seeds < 3:
         raise SpecError(f"plan: seeds = {seeds}: at least 3 are needed for an interval")

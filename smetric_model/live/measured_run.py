@@ -27,6 +27,7 @@ from smetric_model.live.rig.processes import (
     uninterrupted,
 )
 from smetric_model.live.validation_spec import vocabulary_of
+from smetric_model.scenario_groups import group_names
 
 if TYPE_CHECKING:
     from smetric_model.outcome import Outcome
@@ -134,6 +135,8 @@ def measure(
 
 def _check(scenario: Scenario, engines: EnginesSpec) -> None:
     problems = []
+    if scenario.groups:
+        problems.append(f"groups = {group_names(scenario)}: the engines of a rig are equal")
     if scenario.cluster.serving != "colocated":
         problems.append(f"cluster.serving = {scenario.cluster.serving!r}: only 'colocated'")
     if scenario.cluster.instances != engines.instances:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from smetric_model.operations.autoscaling import Autoscaler
 from smetric_model.operations.findings import Figure, Finding
 from smetric_model.operations.kv_dtype import kv_cache_dtype
-from smetric_model.operations.mixed import Group, mixed_cluster
+from smetric_model.operations.mixed import mixed_cluster
 from smetric_model.operations.node_loss import node_loss
 from smetric_model.operations.rate_curve import (
     RateCurve,
@@ -26,7 +26,6 @@ __all__ = [
     "Autoscaler",
     "Figure",
     "Finding",
-    "Group",
     "RateCurve",
     "cold_recovery",
     "diurnal_curve",

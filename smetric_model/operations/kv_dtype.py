@@ -10,6 +10,7 @@ from smetric_model.analytic.cluster_capacity import PredictedCapacity, predicted
 from smetric_model.analytic.demand import demand_of, trace_of
 from smetric_model.operations.findings import Figure, Finding, Progress, silent, to_rate
 from smetric_model.planning.words import number, percent
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     from smetric_model.analytic.demand import Demand
@@ -56,6 +57,7 @@ def kv_cache_dtype(
     """
     from smetric_model.tuning.sizing import fewest_instances
 
+    check_equal_instances(scenario, "operations kv-dtype")
     started = time.perf_counter()
     trace = trace_of(scenario) if trace is None else trace
     demand = demand_of(scenario, trace)

@@ -1,6 +1,7 @@
 r"""Clusters of unequal instances: what bounds them, and what routers make of them.
 
-An instance of group g, at rate r, has s_g(r) of its requests within SLO and l_g(r) in flight: both
+An instance of group g (a table ``[[groups]]`` of the scenario), at rate r, has s_g(r) of its
+requests within SLO and l_g(r) in flight: both
 as in a cluster of all N instances of its kind, so that pooling, tiers and links are those of the
 whole.  With n_g instances in the group and a wanted share w, no router serves more than
 
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from smetric_model.analytic.demand import demand_of, trace_of
 from smetric_model.errors import SpecError
 from smetric_model.operations.findings import Figure, Finding, Progress, silent
 from smetric_model.planning.words import number
+from smetric_model.scenario_groups import kind_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,50 +40,18 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Group", "mixed_cluster"]
+__all__ = ["mixed_cluster"]
 
 _LOADS = np.array([0.05, 0.2, 0.4, 0.55, 0.65, 0.75, 0.83, 0.9, 0.95, 0.98])  # of saturation
 _POINTS = 401  # at which curves are looked at
-
-
-@dataclass(frozen=True)
-class Group:
-    """Equal instances of a mixed cluster.
-
-    Attributes
-    ----------
-    gpu : str
-        Catalog name or file.
-    instances : int
-        At least 1.
-    tp : int, optional
-        GPUs of an instance; by default the scenario's.
-
-    Raises
-    ------
-    SpecError
-        If there is no instance.
-    """
-
-    gpu: str
-    instances: int
-    tp: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.instances < 1:
-            raise SpecError(f"group {self.gpu}: instances = {self.instances}; at least 1 is needed")
-
-    @property
-    def name(self) -> str:
-        """GPU, and how many an instance has if that is said."""
-        return self.gpu if self.tp is None else f"{self.tp} x {self.gpu}"
 
 
 @dataclass(frozen=True, eq=False)
 class _Curve:
     """What an instance of a group does at growing rates; arrays of shape (points,)."""
 
-    group: Group
+    name: str
+    instances: int
     rate_rps: NDArray[np.float64]
     load: NDArray[np.float64]  # requests in flight
     within_slo_ratio: NDArray[np.float64]
@@ -102,7 +71,6 @@ class _Curve:
 
 def mixed_cluster(
     scenario: Scenario,
-    groups: Sequence[Group],
     *,
     trace: Trace | None = None,
     progress: Progress = silent,
@@ -112,9 +80,7 @@ def mixed_cluster(
     Parameters
     ----------
     scenario : Scenario
-        LLM, tiers, router, workload and SLO; its GPU, TP and instances are not looked at.
-    groups : sequence of Group
-        The instances.
+        With ``groups``; its rate is not looked at.
     trace : Trace, optional
         The workload, if it is at hand.
     progress : callable, optional
@@ -128,22 +94,22 @@ def mixed_cluster(
     Raises
     ------
     SpecError
-        If there is no group, a group is given twice, or the LLM does not fit one of the GPUs.
+        If there is no group, serving is disaggregated, or the LLM does not fit one of the GPUs.
     """
     started = time.perf_counter()
-    if not groups:
-        raise SpecError("groups: at least one group of instances is needed")
-    names = [group.name for group in groups]
-    if len(set(names)) != len(names):
-        raise SpecError(f"groups = {names}: each kind of instance once")
+    if not scenario.groups:
+        raise SpecError("groups: operations mixed needs at least one table of instances")
+    if scenario.cluster.serving != "colocated":
+        raise SpecError("cluster.serving = 'disaggregated': operations mixed answers 'colocated'")
     trace = trace_of(scenario) if trace is None else trace
-    total = sum(group.instances for group in groups)
+    total = scenario.cluster.instances
     curves = []
-    for group in groups:
-        progress(f"instances of {group.name}")
-        curves.append(_curve(scenario, group, total, trace))
+    for alike in scenario.by_group():
+        name = kind_name(alike)
+        progress(f"instances of {name}")
+        curves.append(_curve(alike, name, total, trace))
     wanted = scenario.slo.attainment
-    alone = sum(curve.group.instances * curve.attainment_rps for curve in curves)
+    alone = sum(curve.instances * curve.attainment_rps for curve in curves)
     slowest = min(curve.attainment_rps for curve in curves)
     balanced, load = _equal_load(curves, wanted)
     figures = [
@@ -171,14 +137,11 @@ def mixed_cluster(
     )
 
 
-def _curve(scenario: Scenario, group: Group, total: int, trace: Trace) -> _Curve:
+def _curve(scenario: Scenario, name: str, total: int, trace: Trace) -> _Curve:
     from smetric_model.analytic.efficiencies import get_efficiencies
     from smetric_model.tuning.sizing import with_instances
 
-    changes: dict[str, object] = {"engine.gpu": group.gpu}
-    if group.tp is not None:
-        changes["engine.tp"] = group.tp
-    alike = with_instances(scenario.replace(**changes), total)
+    alike = with_instances(scenario, total)
     demand = demand_of(alike, trace)
     capacity = predicted_capacity(alike, demand=demand)
     top = capacity.saturation_rps
@@ -188,7 +151,8 @@ def _curve(scenario: Scenario, group: Group, total: int, trace: Trace) -> _Curve
     rows = [row for row, is_there in zip(rows, there, strict=True) if is_there]
     fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
     return _Curve(
-        group,
+        name,
+        scenario.cluster.instances,
         rates[there] / total,
         np.array([row.number("inflight_requests_mean") for row in rows]) / total,
         np.array([row.number("within_slo_ratio") for row in rows]),
@@ -199,7 +163,7 @@ def _curve(scenario: Scenario, group: Group, total: int, trace: Trace) -> _Curve
 
 def _equal_load(curves: list[_Curve], wanted: float) -> tuple[float, float]:
     """Largest rate with the wanted share within SLO at equal loads, and that load."""
-    counts = np.array([curve.group.instances for curve in curves])
+    counts = np.array([curve.instances for curve in curves])
     most = min(float(curve.load.max()) for curve in curves)
     best = (0.0, math.nan)
     for load in np.linspace(0.0, most, _POINTS)[1:]:
@@ -218,7 +182,7 @@ def _bound(curves: list[_Curve], wanted: float) -> float:
     for curve in curves:
         rates = np.linspace(0.0, float(curve.rate_rps.max()), _POINTS)
         spare = rates * (np.array([curve.share(float(rate)) for rate in rates]) - wanted)
-        tables.append((curve.group.instances, rates, spare))
+        tables.append((curve.instances, rates, spare))
 
     def dual(log_price: float) -> float:
         price = math.exp(log_price)
@@ -230,7 +194,7 @@ def _bound(curves: list[_Curve], wanted: float) -> float:
 
 def _words(curves: list[_Curve], figures: list[Figure]) -> tuple[str, ...]:
     value = {figure.name: figure.value for figure in figures}
-    what = " and ".join(f"{curve.group.instances} x {curve.group.name}" for curve in curves)
+    what = " and ".join(f"{curve.instances} x {curve.name}" for curve in curves)
     alone = value["sum_attainment_rps"]
     balanced, equal = value["equal_load_attainment_rps"], value["equal_share_attainment_rps"]
     part = f" ({balanced / alone:.0%})" if alone > 0 else ""
@@ -244,16 +208,17 @@ def _words(curves: list[_Curve], figures: list[Figure]) -> tuple[str, ...]:
 
 def _notes(curves: list[_Curve]) -> tuple[str, ...]:
     notes = [
-        "unequal instances are not simulated: these are closed forms and a bound",
+        "closed forms and a bound; simulate takes the same scenario, and docs/operations.md says"
+        " how far apart they were",
         "each instance has the hits and the peers of a cluster of its own kind: sessions that move"
         " between kinds are not in it",
     ]
     for curve in curves:
         if curve.attainment_rps == 0:
-            notes.append(f"{curve.group.name} alone serves no rate within the SLO")
+            notes.append(f"{curve.name} alone serves no rate within the SLO")
         if curve.carried_over:
             notes.append(
-                f"no fit for {curve.group.gpu}: efficiencies of another GPU carried over, expect"
+                f"no fit for {curve.name}: efficiencies of another GPU carried over, expect"
                 " tens of per cent"
             )
     return tuple(notes)
@@ -264,9 +229,9 @@ def _table(curves: list[_Curve]) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            "group": [curve.group.name for curve in curves],
-            "instances": [curve.group.instances for curve in curves],
-            "attainment_rps": [curve.group.instances * curve.attainment_rps for curve in curves],
+            "group": [curve.name for curve in curves],
+            "instances": [curve.instances for curve in curves],
+            "attainment_rps": [curve.instances * curve.attainment_rps for curve in curves],
             "attainment_rps_per_instance": [curve.attainment_rps for curve in curves],
         }
     )

@@ -22,6 +22,7 @@ from smetric_model.operations.findings import (
     to_rate,
 )
 from smetric_model.planning.words import number, percent
+from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.searches import fewest
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ def node_loss(
     The lost state is the steady state of the cluster without the node.  The minutes before it is
     reached, in which requests of the node fail and the global tier fills anew, are simulated.
     """
+    check_equal_instances(scenario, "operations node-loss")
     started = time.perf_counter()
     demand = demand_for(scenario, trace, demand)
     asked = to_rate(scenario, demand)

@@ -26,6 +26,7 @@ from smetric_model.operations.findings import (
     to_rate,
 )
 from smetric_model.planning.words import duration, number, percent
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +93,7 @@ def cold_recovery(
     UnstableError
         Likewise, naming what saturates.
     """
+    check_equal_instances(scenario, "operations recovery")
     started = time.perf_counter()
     if event not in EVENTS:
         raise SpecError(f"event = {event!r}: one of {', '.join(EVENTS)} is needed")

@@ -20,6 +20,7 @@ from smetric_model.operations.findings import (
 )
 from smetric_model.operations.rate_curve import DAY_S, RateCurve
 from smetric_model.planning.words import duration, number, percent
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +83,7 @@ def replicas_over_time(
     -----
     Equations: :mod:`smetric_model.operations.autoscaling`, ``docs/operations.md``.
     """
+    check_equal_instances(scenario, "operations replicas")
     started = time.perf_counter()
     scaler = autoscaler or Autoscaler()
     demand = demand_for(scenario, trace, demand)

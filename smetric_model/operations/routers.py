@@ -34,6 +34,7 @@ from smetric_model.operations.findings import (
     to_rate,
 )
 from smetric_model.planning.words import number, percent
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +131,7 @@ def router_replicas(
     UnstableError
         If there is no steady state at its rate.
     """
+    check_equal_instances(scenario, "operations routers")
     started = time.perf_counter()
     for count in replicas:
         if count < 1:

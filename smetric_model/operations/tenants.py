@@ -13,6 +13,7 @@ from smetric_model.analytic.demand import Demand, demand_of, trace_of
 from smetric_model.errors import SpecError, UnstableError
 from smetric_model.operations.findings import Figure, Finding, Progress, silent, to_rate
 from smetric_model.planning.words import number, percent
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,6 +138,7 @@ def tenant_isolation(
     """
     from smetric_model.tuning.sizing import fewest_instances
 
+    check_equal_instances(scenario, "operations tenants")
     started = time.perf_counter()
     shares = tenant_shares(tenants, zipf_exponent)
     trace = trace_of(scenario) if trace is None else trace

@@ -15,6 +15,7 @@ from smetric_model.analytic.step_time import step_breakdown
 from smetric_model.planning.capacity import capacity
 from smetric_model.planning.results import ENDS, EndPlan, Plan, StepShare
 from smetric_model.planning.tiers import fetch_advice, tier_demand
+from smetric_model.scenario_groups import check_equal_instances
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
@@ -63,6 +64,7 @@ def plan(
     >>> none.attainment_rps < ideal.attainment_rps  # reuse is worth a multiple of the rate
     True
     """
+    check_equal_instances(scenario, "plan")
     started = time.perf_counter()
     tell = progress or (lambda _text: None)
     instance_of(scenario)  # what cannot run is told before a long trace is read

@@ -310,7 +310,8 @@ def drop_cache(p, instance, now):
 def account(p, instance, now):
     """Add up the KV of an instance's requests over time, when it has changed."""
     s, w = tables(p)
-    held = w.engine.pool_tokens - s.instance[instance].free - s.instance[instance].evictable
+    pool_tokens = w.instance[instance].pool_tokens
+    held = pool_tokens - s.instance[instance].free - s.instance[instance].evictable
     if held != s.instance[instance].held:
         add_held(p, instance, now)
         s.instance[instance].held = held

@@ -136,14 +136,16 @@ def _rates(p, only, more):
     for node in range(nodes):
         reads += float(s.link[2 * node].flows)
         writes += float(s.link[2 * node + 1].flows)
-    # the two busiest links of each direction, to leave out a node's own
+    # loads are in transfers at the speed of the first node's links; of each direction the two
+    # busiest, to leave out a node's own
     in_1 = in_2 = out_1 = out_2 = 0.0
     in_at = out_at = -1
     for node in range(nodes):
         here = float(s.link[2 * node].flows) + (more if node == only else 0)
         wrote = float(s.link[2 * node + 1].flows)
-        inward = here + (writes - wrote) / others + s.link[2 * node].passing
-        outward = wrote + (reads - here) / others + s.link[2 * node + 1].passing
+        slowness = w.interface[node].slowness
+        inward = (here + (writes - wrote) / others + s.link[2 * node].passing) * slowness
+        outward = (wrote + (reads - here) / others + s.link[2 * node + 1].passing) * slowness
         if inward > in_1:
             in_1, in_2, in_at = inward, in_1, node
         elif inward > in_2:
@@ -158,30 +160,46 @@ def _rates(p, only, more):
             continue
         here = float(s.link[2 * node].flows) + (more if node == only else 0)
         wrote = float(s.link[2 * node + 1].flows)
-        inward = here + (writes - wrote) / others + s.link[2 * node].passing
-        outward = wrote + (reads - here) / others + s.link[2 * node + 1].passing
-        result = _slowest(p, max(inward, out_2 if out_at == node else out_1))
+        slowness = w.interface[node].slowness
+        inward = (here + (writes - wrote) / others + s.link[2 * node].passing) * slowness
+        outward = (wrote + (reads - here) / others + s.link[2 * node + 1].passing) * slowness
+        flow = w.interface[node].flow_nic_bytes_per_s
+        result = _slowest(p, flow, max(inward, out_2 if out_at == node else out_1))
         if only < 0:
             s.link[2 * node].rate = result
             busiest = max(outward, in_2 if in_at == node else in_1)
-            s.link[2 * node + 1].rate = _slowest(p, busiest)
+            s.link[2 * node + 1].rate = _slowest(p, flow, busiest)
     if only < 0:
         for k in range(s.count[TRANSFERS]):
-            into, out_of = 2 * s.transfer[k].target, 2 * s.transfer[k].source + 1
-            wrote = float(s.link[into + 1].flows)
-            inward = float(s.link[into].flows) + (writes - wrote) / others + s.link[into].passing
-            here = float(s.link[out_of - 1].flows)
-            outward = float(s.link[out_of].flows) + (reads - here) / others + s.link[out_of].passing
-            s.transfer[k].rate = _slowest(p, max(inward, outward))
+            source, target = s.transfer[k].source, s.transfer[k].target
+            s.transfer[k].rate = _pair_rate(p, source, target, reads, writes, 0.0)
     return result
 
 
 @part
-def _slowest(p, busiest):
+def _pair_rate(p, source, target, reads, writes, more):
+    """Rate of KV between two nodes, with ``more`` of it beside what is under way."""
+    s, w = tables(p)
+    others = w.fabric.nodes - 1
+    into, out_of = 2 * target, 2 * source + 1
+    wrote = float(s.link[into + 1].flows)
+    inward = float(s.link[into].flows) + (writes - wrote) / others + s.link[into].passing
+    here = float(s.link[out_of - 1].flows)
+    outward = float(s.link[out_of].flows) + (reads - here) / others + s.link[out_of].passing
+    busiest = max(
+        (inward + more) * w.interface[target].slowness,
+        (outward + more) * w.interface[source].slowness,
+    )
+    flow = min(w.interface[source].flow_nic_bytes_per_s, w.interface[target].flow_nic_bytes_per_s)
+    return _slowest(p, flow, busiest)
+
+
+@part
+def _slowest(p, flow, busiest):
     _, w = tables(p)
     if busiest == 0.0:
-        return w.fabric.flow_nic_bytes_per_s
-    return min(w.fabric.flow_nic_bytes_per_s, w.fabric.node_nic_bytes_per_s / busiest)
+        return flow
+    return min(flow, w.fabric.node_nic_bytes_per_s / busiest)
 
 
 @part
@@ -194,17 +212,11 @@ def nic_rate(p, node):
 def transfer_rate(p, source, target):
     """Rate of KV that started now from one node to another."""
     s, w = tables(p)
-    others = w.fabric.nodes - 1
     reads = writes = 0.0
     for node in range(w.fabric.nodes):
         reads += float(s.link[2 * node].flows)
         writes += float(s.link[2 * node + 1].flows)
-    into, out_of = 2 * target, 2 * source + 1
-    wrote = float(s.link[into + 1].flows)
-    inward = float(s.link[into].flows) + (writes - wrote) / others + s.link[into].passing
-    here = float(s.link[out_of - 1].flows)
-    outward = float(s.link[out_of].flows) + (reads - here) / others + s.link[out_of].passing
-    return _slowest(p, max(inward, outward) + 1.0)
+    return _pair_rate(p, source, target, reads, writes, 1.0)
 
 
 @part
@@ -302,7 +314,7 @@ def schedule_pcie(p, instance, now):
     if s.link[link].flows == 0:
         stop_timer(p, timer)
         return
-    s.link[link].rate = w.fabric.pcie_bytes_per_s / s.link[link].flows
+    s.link[link].rate = w.instance[instance].pcie_bytes_per_s / s.link[link].flows
     set_timer(p, timer, now + _ticks_left(p, link), _LINK + link)
 
 

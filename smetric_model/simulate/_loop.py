@@ -354,7 +354,10 @@ def _on_arrival(p, request, now):
     if w.clients.active and s.instance[chosen].down:
         end_try(p, request, BROKEN, now)
         return
-    due = now + w.requests[request].host_ticks + wait_ticks(p, chosen, now)
+    host_ticks = w.requests[request].host_ticks
+    if w.host.size > 0:
+        host_ticks = w.host[w.instance[chosen].kind, request]
+    due = now + host_ticks + wait_ticks(p, chosen, now)
     s.request[request].due = due
     s.request[request].stage = HOST
     push_event(p, due, _READY + request)
@@ -371,7 +374,8 @@ def begin_step(p, instance, now, skip):
         join_batch(p, instance, now)
     preempted = w.engine.preempt and make_room(p, instance, now)
     batch = s.instance[instance].decoding_count
-    budget = w.engine.token_budget - batch
+    here = w.instance[instance]
+    budget = here.token_budget - batch
     chunks = 0
     fetching = False
     starved = False
@@ -390,7 +394,7 @@ def begin_step(p, instance, now, skip):
         budget > 0
         and not preempted
         and s.instance[instance].waiting >= 0
-        and s.instance[instance].prefilling_count + batch < w.engine.max_running_requests
+        and s.instance[instance].prefilling_count + batch < here.max_running_requests
     ):
         request = s.instance[instance].waiting
         if not _admit(p, instance, request, now):
@@ -426,8 +430,9 @@ def begin_step(p, instance, now, skip):
                 keys += cached + chunk
                 if s.request[request].chunk == s.request[request].todo:
                     sampled += 1.0
+        model = w.model[here.kind]
         ticks = step_ticks(
-            w.model, tokens, pairs, keys, float(batch), float(s.instance[instance].context), sampled
+            model, tokens, pairs, keys, float(batch), float(s.instance[instance].context), sampled
         )
     else:
         s.instance[instance].step_is_run = True
@@ -559,7 +564,7 @@ def _prefilled(p, instance, request, behind, now):
             written = global_write(p, request, s.count[GLOBAL_CAPACITY])
         if written > 0 and w.fabric.nodes > 1:
             busy = s.instance[instance].decoding_count + behind > 0
-            work = nic_work(p, written * w.engine.cache_block_tokens, busy)
+            work = nic_work(p, instance, written * w.engine.cache_block_tokens, busy)
             start_write(p, instance, work, request, now)
     if single:
         _complete(p, instance, request, now)
@@ -605,7 +610,7 @@ def _admit(p, instance, request, now):
         instance,
         w.fabric.prefill_instances,
         w.engine.cache_block_tokens,
-        total + w.engine.fixed_state_tokens,
+        total + w.instance[instance].fixed_state_tokens,
         now,
     )
     if held < 0:
@@ -648,18 +653,19 @@ def _admit(p, instance, request, now):
 @part
 def _start_fetch(p, instance, request, local, fetched, now):
     s, w = tables(p)
-    node = instance // w.fabric.instances_per_node
+    here = w.instance[instance]
     work = 0.0
     if w.fabric.nodes > 1:
-        work = nic_work(p, fetched, computing(p, instance))
-    size = fetched / w.engine.block_tokens * w.fabric.block_bytes
+        work = nic_work(p, instance, fetched, computing(p, instance))
+    size = fetched / w.engine.block_tokens * here.block_bytes
     if w.fabric.recompute_if_faster:
-        share = w.fabric.pcie_bytes_per_s / (s.link[2 * w.fabric.nodes + instance].flows + 1)
+        flows = s.link[2 * w.fabric.nodes + instance].flows
+        share = here.pcie_bytes_per_s / (flows + 1)
         seconds = size / share
         if work > 0.0:
-            seconds = max(seconds, work / nic_rate(p, node))
-        recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
-        if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
+            seconds = max(seconds, work / nic_rate(p, here.node))
+        recompute = prefill_ticks(w.model[here.kind], fetched, local, here.token_budget)
+        if seconds * 1e12 + here.fixed_fetch_ticks > recompute:
             return False
     if s.out[request].first_token < 0:
         s.out[request].fetch_start = now
@@ -667,7 +673,7 @@ def _start_fetch(p, instance, request, local, fetched, now):
     start_pcie(p, instance, size, request, now)
     if work > 0.0:
         s.request[request].legs = 2
-        start_nic(p, 2 * node, work, request, now)
+        start_nic(p, 2 * here.node, work, request, now)
     return True
 
 
@@ -692,6 +698,8 @@ def _on_link(p, link, now):
     s.request[request].legs -= 1
     if s.request[request].legs == 0:
         # KV on its way to the decode pool has no fixed time: docs/simulate.md
-        due = now + (0 if _is_sent(p, request) else w.fabric.fixed_fetch_ticks)
+        due = now
+        if not _is_sent(p, request):
+            due += w.instance[s.out[request].instance].fixed_fetch_ticks
         s.request[request].due = due
         push_event(p, due, _FETCHED + request)

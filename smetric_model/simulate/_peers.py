@@ -13,6 +13,7 @@ from smetric_model.simulate._heaps import KIND, push_event
 from smetric_model.simulate._jit import part, tables
 from smetric_model.simulate._links import start_pcie, start_transfer, transfer_rate
 from smetric_model.simulate._pools import computing
+from smetric_model.simulate._world import BUSY, IDLE
 from smetric_model.simulate.steps import prefill_ticks
 
 __all__ = ["release_peer", "start_peer_fetch"]
@@ -24,12 +25,12 @@ _FETCHED = 2 << KIND
 def _best(p, request, instance):
     """Other instance with the longest hit (in ``s.hits``); of equals the same node's, the next."""
     s, w = tables(p)
-    count, per_node = w.fabric.prefill_instances, w.fabric.instances_per_node
+    count = w.fabric.prefill_instances
     all_hits(p, request, count)
     best, near = -1, False
     for k in range(1, count):
         other = (instance + k) % count
-        here = other // per_node == instance // per_node
+        here = w.instance[other].node == w.instance[instance].node
         if (
             best < 0
             or s.hits[other] > s.hits[best]
@@ -67,30 +68,31 @@ def start_peer_fetch(p, instance, request, known, local, most, now):
 def _start(p, instance, source, request, local, fetched, now):
     """Start a fetch, unless computing is faster."""
     s, w = tables(p)
-    size = fetched / w.engine.block_tokens * w.fabric.block_bytes
-    here, there = instance // w.fabric.instances_per_node, source // w.fabric.instances_per_node
-    direct = here == there and w.tiers.peer_bytes_per_s > 0.0
+    size = fetched / w.engine.block_tokens * w.instance[instance].block_bytes
+    here, there = w.instance[instance].node, w.instance[source].node
+    peer_bytes_per_s = w.instance[instance].peer_bytes_per_s
+    direct = here == there and peer_bytes_per_s > 0.0
     work = 0.0
     if direct:
-        seconds = size / w.tiers.peer_bytes_per_s
+        seconds = size / peer_bytes_per_s
     else:
         flows = s.link[2 * w.fabric.nodes + instance].flows
-        seconds = size / (w.fabric.pcie_bytes_per_s / (flows + 1))
+        seconds = size / (w.instance[instance].pcie_bytes_per_s / (flows + 1))
         if here != there:
             blocks = (fetched + w.engine.block_tokens - 1) // w.engine.block_tokens
-            work = w.fabric.transfer_work_idle[blocks]
-            if computing(p, instance):
-                work = w.fabric.transfer_work_busy[blocks]
+            pace = BUSY if computing(p, instance) else IDLE
+            work = w.transfer_work[w.instance[instance].kind, pace, blocks]
             seconds = max(seconds, work / transfer_rate(p, there, here))
     if w.fabric.recompute_if_faster:
-        recompute = prefill_ticks(w.model, fetched, local, w.engine.token_budget)
-        if seconds * 1e12 + w.fabric.fixed_fetch_ticks > recompute:
+        model, budget = w.model[w.instance[instance].kind], w.instance[instance].token_budget
+        recompute = prefill_ticks(model, fetched, local, budget)
+        if seconds * 1e12 + w.instance[instance].fixed_fetch_ticks > recompute:
             return False
     if s.out[request].first_token < 0:
         s.out[request].fetch_start = now
     if direct:
         s.request[request].legs = 0
-        due = now + math.ceil(seconds * 1e12) + w.fabric.fixed_fetch_ticks
+        due = now + math.ceil(seconds * 1e12) + w.instance[instance].fixed_fetch_ticks
         s.request[request].due = due
         push_event(p, due, _FETCHED + request)
         return True

@@ -20,6 +20,7 @@ from smetric_model.simulate._links import (
     start_transfer,
 )
 from smetric_model.simulate._state import POOL_FIRST, POOL_LAST, POOL_NEXT
+from smetric_model.simulate._world import BUSY, IDLE
 
 __all__ = [
     "arrive",
@@ -46,12 +47,12 @@ def computing(p, instance):
 
 
 @part
-def _need(p, request):
-    """Tokens of KV that a request takes in the decode pool."""
+def _need(p, request, instance):
+    """Tokens of KV that a request takes on an instance of the decode pool."""
     _, w = tables(p)
     total = w.requests[request].prompt_tokens + w.requests[request].output_tokens
     blocks = (total + w.engine.block_tokens - 1) // w.engine.block_tokens
-    return blocks * w.engine.block_tokens + w.engine.fixed_state_tokens
+    return blocks * w.engine.block_tokens + w.instance[instance].fixed_state_tokens
 
 
 @part
@@ -76,7 +77,7 @@ def _most_free(p):
     for k in range(size):
         instance = first + (s.count[POOL_NEXT] + k) % size
         taken = s.instance[instance].decoding_count + s.instance[instance].coming
-        if taken < w.engine.max_running_requests and (
+        if taken < w.instance[instance].max_running_requests and (
             best < 0 or s.instance[instance].free > s.instance[best].free
         ):
             best = instance
@@ -92,7 +93,7 @@ def start_transfers(p, now):
         chosen = _most_free(p)
         if chosen < 0:
             return
-        need = _need(p, request)
+        need = _need(p, request, chosen)
         if need > s.instance[chosen].free:
             return
         s.count[POOL_FIRST] = s.request[request].next_waiting
@@ -110,18 +111,16 @@ def _start(p, request, chosen, now):
     s, w = tables(p)
     s.handover[request].transfer_start = now
     s.handover[request].decode_instance = chosen
-    tokens = w.requests[request].prompt_tokens + w.engine.fixed_state_tokens
+    tokens = w.requests[request].prompt_tokens + w.instance[chosen].fixed_state_tokens
     blocks = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
     s.request[request].legs = 1
-    start_pcie(p, chosen, blocks * w.fabric.block_bytes, request, now)
+    start_pcie(p, chosen, blocks * w.instance[chosen].block_bytes, request, now)
     prefilled = s.out[request].instance
-    source = prefilled // w.fabric.instances_per_node
-    target = chosen // w.fabric.instances_per_node
+    source, target = w.instance[prefilled].node, w.instance[chosen].node
     if source != target:
         s.request[request].legs = 2
-        work = w.fabric.transfer_work_idle[blocks]
-        if computing(p, prefilled) or computing(p, chosen):
-            work = w.fabric.transfer_work_busy[blocks]
+        busy = computing(p, prefilled) or computing(p, chosen)
+        work = w.transfer_work[w.instance[chosen].kind, BUSY if busy else IDLE, blocks]
         start_transfer(p, request, source, target, work, now)
 
 
@@ -169,8 +168,7 @@ def stop_sending(p, request, now):
     advance_pcie(p, chosen, now)
     cancel_flow(p, 2 * w.fabric.nodes + chosen, request)
     schedule_pcie(p, chosen, now)
-    source = s.out[request].instance // w.fabric.instances_per_node
-    if source != chosen // w.fabric.instances_per_node:
+    if w.instance[s.out[request].instance].node != w.instance[chosen].node:
         end_transfer(p, request, now)
 
 
@@ -198,4 +196,4 @@ def join_batch(p, instance, now):
 def release_decoded(p, request, instance):
     """Free the KV of a complete request of the decode pool."""
     s, _ = tables(p)
-    s.instance[instance].free += _need(p, request)
+    s.instance[instance].free += _need(p, request, instance)

@@ -24,10 +24,11 @@ __all__ = [
 def ticks_of(p, instance, steps):
     s, w = tables(p)
     batch = s.instance[instance].decoding_count
+    row = w.instance[instance].decode + batch
     return run_ticks(
-        w.decode[batch].base,
-        w.decode[batch].per_token,
-        w.decode[batch].least,
+        w.decode[row].base,
+        w.decode[row].per_token,
+        w.decode[row].least,
         batch,
         s.instance[instance].context,
         steps,
@@ -54,20 +55,22 @@ def wait_ticks(p, instance, now):
     """How long a request that comes now waits for decode steps under way to be scheduled."""
     s, w = tables(p)
     batch = s.instance[instance].decoding_count
-    if batch == 0 or w.model.wait_steps <= 0.0:
+    kind = w.instance[instance].kind
+    if batch == 0 or w.model[kind].wait_steps <= 0.0:
         return 0
     context = s.instance[instance].context
     if s.instance[instance].step_start >= 0 and s.instance[instance].step_is_run:
         context += batch * (steps_by(p, instance, now + 1) - 1)
+    row = w.instance[instance].decode + batch
     step = run_ticks(
-        w.decode[batch].base,
-        w.decode[batch].per_token,
-        w.decode[batch].least,
+        w.decode[row].base,
+        w.decode[row].per_token,
+        w.decode[row].least,
         batch,
         context,
         1,
     )
-    return int(w.model.wait_steps * float(step))
+    return int(w.model[kind].wait_steps * float(step))
 
 
 @part

@@ -1,4 +1,4 @@
-"""What the compiled simulator works on: tables of records, and how they begin."""
+"""What the compiled simulator writes: tables of records, and how they begin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smetric_model.routing.compiled import pack
+from smetric_model.simulate._world import has, in_pieces, record, repeats, table
 from smetric_model.simulate.inputs import (
     BLIND,
     CLAIRVOYANT,
@@ -17,11 +17,10 @@ from smetric_model.simulate.inputs import (
     FailedTries,
     Inputs,
     Replay,
-    Tiers,
 )
 from smetric_model.simulate.plans import next_uses, session_roots
 
-__all__ = ["State", "World", "grown_state", "new_state", "new_world", "replay_of"]
+__all__ = ["State", "grown_state", "new_state", "replay_of"]
 
 # places in State.count
 (
@@ -79,22 +78,7 @@ _ROOMY = 2**62
 _LEAST_GROWTH = 1024
 
 
-def _record(kinds: dict[str, str]) -> np.dtype[np.void]:
-    return np.dtype(
-        [(name, kind) for kind, names in kinds.items() for name in names.split()], align=True
-    )
-
-
-_REQUEST_INPUT = _record(
-    {
-        "i8": "arrival_tick think_ticks following turn prompt_tokens output_tokens est_hit_tokens"
-        " host_ticks unservable leaf blocks",
-        "u8": "session_key",
-    }
-)
-_NODE = _record({"i8": "parent start end"})
-_DECODE = _record({"i8": "base per_token least"})
-_REQUEST = _record(
+_REQUEST = record(
     {
         "i8": "finish_at due",
         "i4": "todo at found private chunk next_waiting expiry made replica writing rank",
@@ -102,7 +86,7 @@ _REQUEST = _record(
         "?": "fetching",
     }
 )
-_OUT = _record(
+_OUT = record(
     {
         "i8": "arrival placed ready admitted fetch_start fetch_done first_step first_token done"
         " gave_up instance reason local_tokens fetched_tokens",
@@ -112,8 +96,8 @@ _OUT = _record(
 #: results that are −1 where something did not happen
 _ABSENT = (_OUT.names or ())[:12]
 #: which instance a request fetches from and how many blocks; and which one counts
-_READING = _record({"i4": "source pinned peer"})
-_INSTANCE = _record(
+_READING = record({"i4": "source pinned peer"})
+_INSTANCE = record(
     {
         "i8": "free evictable oldest newest waiting last_waiting prefilling_count decoding_count"
         " decode_steps context step_start run_steps held held_since busy_ticks coming last_dead"
@@ -123,60 +107,19 @@ _INSTANCE = _record(
         "?": "step_is_run",
     }
 )
-_SLOT = _record({"i4": "node held pins older newer"})
-_STORE = _record({"i4": "stored older newer"})
-_PIECE = _record({"i4": "node low high older newer above dead"})
-_VICTIM = _record({"i4": "node low high"})
-_LINK = _record({"f8": "served rate passing", "i8": "flows first_flow now"})
-_HANDOVER = _record({"i8": " ".join(HANDOVER)})
-_TRANSFER = _record({"i8": "request source target", "f8": "left rate"})
-_TIMER = _record({"i8": "tick code place"})
-_EVENT = _record({"i8": "tick code"})
-_LOAD_CHANGE = _record({"i8": "tick replica instance", "f8": "requests tokens"})
-_EXPIRY = _record({"i8": "tick request"})
-_FAULT = _record({"i8": "tick what where"})
-_FAILED = _record({"i8": " ".join(FailedTries._fields)})
-_INDEX_CHANGE = _record({"i8": "tick key", "i4": "held"})
-
-
-class Caching(NamedTuple):
-    """``Tiers``, and whether the global tier is that of ``_pieces.py``."""
-
-    local_eviction: int
-    global_eviction: int
-    write_back: int
-    peer_fetch: int
-    peer_bytes_per_s: float
-    pieces: int
-
-
-class World(NamedTuple):
-    """What does not change: ``inputs`` as tables of records."""
-
-    requests: Any  # (requests,)
-    nodes: Any  # (nodes,)
-    decode: Any  # (batches,)
-    engine: Any
-    fabric: Any
-    window: Any
-    model: Any
-    policy: Any
-    signals: Any
-    tiers: Any
-    root: Any  # (requests,) first row of the session, where sessions matter
-    use_first: Any  # (nodes + 1,) where a node's uses begin, where the future matters
-    uses: Any  # requests that use a node, in order
-    clients: Any
-    faults: Any  # (faults,)
-
-
-class CompiledClients(NamedTuple):
-    """``Clients``, and whether a request may be worked on more than once."""
-
-    timeout_ticks: int
-    retries: int
-    backoff_ticks: int
-    active: int
+_SLOT = record({"i4": "node held pins older newer"})
+_STORE = record({"i4": "stored older newer"})
+_PIECE = record({"i4": "node low high older newer above dead"})
+_VICTIM = record({"i4": "node low high"})
+_LINK = record({"f8": "served rate passing", "i8": "flows first_flow now"})
+_HANDOVER = record({"i8": " ".join(HANDOVER)})
+_TRANSFER = record({"i8": "request source target", "f8": "left rate"})
+_TIMER = record({"i8": "tick code place"})
+_EVENT = record({"i8": "tick code"})
+_LOAD_CHANGE = record({"i8": "tick replica instance", "f8": "requests tokens"})
+_EXPIRY = record({"i8": "tick request"})
+_FAILED = record({"i8": " ".join(FailedTries._fields)})
+_INDEX_CHANGE = record({"i8": "tick key", "i4": "held"})
 
 
 class State(NamedTuple):
@@ -238,72 +181,6 @@ class State(NamedTuple):
     keys: Any
 
 
-def _table(dtype: np.dtype[np.void], size: int, **values: Any) -> npt.NDArray[np.void]:
-    table = np.zeros(size, dtype)
-    for name, value in values.items():
-        table[name] = value
-    return table
-
-
-def new_world(inputs: Inputs) -> World:
-    """Return the inputs as the compiled code reads them."""
-    requests, nodes, decode = inputs.requests, inputs.nodes, inputs.decode
-    size = requests.turn.size
-    names = [name for name in _REQUEST_INPUT.names or () if name not in ("leaf", "blocks")]
-    root = np.zeros(0, np.int32)
-    if _has(inputs.tiers, DEAD_FIRST):
-        root = session_roots(requests.previous)
-    use_first, uses = np.zeros(0, np.int64), np.zeros(0, np.int32)
-    if _has(inputs.tiers, CLAIRVOYANT):
-        use_first, uses = next_uses(nodes)
-    return World(
-        requests=_table(
-            _REQUEST_INPUT,
-            size,
-            leaf=nodes.leaf,
-            blocks=nodes.blocks,
-            **{name: getattr(requests, name) for name in names},
-        ),
-        nodes=_table(
-            _NODE, nodes.parent.size, parent=nodes.parent, start=nodes.start, end=nodes.end
-        ),
-        decode=_table(
-            _DECODE,
-            decode.base.size,
-            base=decode.base,
-            per_token=decode.per_token,
-            least=decode.least,
-        ),
-        engine=inputs.engine,
-        fabric=inputs.fabric,
-        window=inputs.window,
-        model=inputs.model,
-        policy=pack(inputs.policy),
-        signals=inputs.signals,
-        tiers=Caching(*inputs.tiers, pieces=_in_pieces(inputs.tiers)),
-        root=root,
-        use_first=use_first,
-        uses=uses,
-        clients=CompiledClients(*inputs.clients, active=int(_repeats(inputs))),
-        faults=_table(_FAULT, inputs.faults.tick.size, **inputs.faults._asdict()),
-    )
-
-
-def _repeats(inputs: Inputs) -> bool:
-    """Whether a request may have to be worked on more than once, so that tables may fill up."""
-    failing = inputs.clients.timeout_ticks >= 0 or inputs.faults.tick.size > 0
-    return failing or bool(inputs.engine.preempt)
-
-
-def _has(tiers: Tiers, eviction: int) -> bool:
-    return eviction in (tiers.local_eviction, tiers.global_eviction)
-
-
-def _in_pieces(tiers: Tiers) -> int:
-    """Whether the global tier may hold other than whole prefixes, or not in order of use."""
-    return int(tiers.global_eviction == CLAIRVOYANT or tiers.write_back)
-
-
 def new_state(inputs: Inputs) -> State:
     """Return the state at time 0."""
     engine, fabric = inputs.engine, inputs.fabric
@@ -313,7 +190,9 @@ def new_state(inputs: Inputs) -> State:
     nodes = inputs.nodes.parent.size
     # a node that is cached or pinned has a block in the pool; at an admission the path's nodes are
     # pinned before others are evicted
-    most = engine.pool_tokens // engine.cache_block_tokens + 1 + inputs.nodes.longest_path()
+    pool_tokens = max(kind.engine.pool_tokens for kind in inputs.kinds)
+    running = max(kind.engine.max_running_requests for kind in inputs.kinds)
+    most = pool_tokens // engine.cache_block_tokens + 1 + inputs.nodes.longest_path()
     slots = min(prefill * most, max(nodes, 1) * prefill)
     free_slots = np.arange(1, slots + 1)
     free_slots[-1] = -1
@@ -332,13 +211,13 @@ def new_state(inputs: Inputs) -> State:
         seen = nodes * prefill
         index_changes = 2 * inputs.nodes.path_sum() + requests
     tiers, world_nodes = inputs.tiers, inputs.nodes
-    by_future, by_session = _has(tiers, CLAIRVOYANT), _has(tiers, DEAD_FIRST)
+    by_future, by_session = has(tiers, CLAIRVOYANT), has(tiers, DEAD_FIRST)
     lines = slots if tiers.local_eviction == CLAIRVOYANT else 0
-    in_pieces = bool(_in_pieces(tiers))
+    pieced = bool(in_pieces(tiers))
     pieces = 0
-    if in_pieces:
+    if pieced:
         blocks = int((world_nodes.end - world_nodes.start).sum())
-        pieces = min(blocks, fabric.global_blocks + engine.pool_tokens) + 2
+        pieces = min(blocks, fabric.global_blocks + pool_tokens) + 2
     left = ints(0)
     if by_session:
         left = np.bincount(session_roots(inputs.requests.previous), minlength=requests)
@@ -350,7 +229,7 @@ def new_state(inputs: Inputs) -> State:
         next_use[use_first[1:] == use_first[:-1]] = requests
     events, expiries, failed = requests + 1, 0, 0
     room = ints(5, value=_ROOMY)
-    if _repeats(inputs):
+    if repeats(inputs):
         # tables that may have to grow; ``grown_state`` knows by how much an event fills them
         events, failed = 3 * requests + 1, 2 * requests
         expiries = 2 * requests if inputs.clients.timeout_ticks >= 0 else 0
@@ -359,23 +238,23 @@ def new_state(inputs: Inputs) -> State:
     count[[GLOBAL_HEAD, GLOBAL_TAIL, GLOBAL_DEAD, PIECE_FREE, POOL_FIRST, POOL_LAST]] = -1
     count[AVAILABLE], count[NODES_UP] = prefill, fabric.nodes
     count[GLOBAL_CAPACITY] = fabric.global_blocks
-    transfers = (instances - prefill) * engine.max_running_requests
+    transfers = (instances - prefill) * running
     if tiers.peer_fetch:
-        transfers += prefill * engine.max_running_requests
+        transfers += prefill * running
     victims = slots // prefill if tiers.write_back else 0  # each slot of an instance once
     state = State(
         count=count,
         nic_work=np.zeros((4, fabric.nodes)),
         random=(inputs.seed + np.arange(signals.replicas)).astype(np.uint64),
         next_instance=ints(signals.replicas),
-        request=_table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
-        reading=_table(_READING, requests if tiers.peer_fetch else 0, source=-1, peer=-1),
-        out=_table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
+        request=table(_REQUEST, requests, next_waiting=-1, due=-1, expiry=-1, writing=-1),
+        reading=table(_READING, requests if tiers.peer_fetch else 0, source=-1, peer=-1),
+        out=table(_OUT, requests, **dict.fromkeys(_ABSENT, -1)),
         order=ints(requests),
-        instance=_table(
+        instance=table(
             _INSTANCE,
             instances,
-            free=engine.pool_tokens,
+            free=inputs.of_instances("engine.pool_tokens"),
             oldest=-1,
             newest=-1,
             last_dead=-1,
@@ -383,20 +262,20 @@ def new_state(inputs: Inputs) -> State:
             last_waiting=-1,
             step_start=-1,
         ),
-        prefilling=ints(instances, engine.max_running_requests),
-        decoding=ints(instances, engine.max_running_requests),
-        handover=_table(_HANDOVER, requests * pools, **dict.fromkeys(HANDOVER, -1)),
-        transfer=_table(_TRANSFER, transfers),
+        prefilling=ints(instances, running),
+        decoding=ints(instances, running),
+        handover=table(_HANDOVER, requests * pools, **dict.fromkeys(HANDOVER, -1)),
+        transfer=table(_TRANSFER, transfers),
         loads=np.zeros((signals.replicas, prefill)),
         unprefilled=np.zeros((signals.replicas, prefill)),
-        load_log=_table(_LOAD_CHANGE, load_changes),
+        load_log=table(_LOAD_CHANGE, load_changes),
         seen=np.zeros(seen, np.int32),
-        index_log=_table(_INDEX_CHANGE, index_changes),
+        index_log=table(_INDEX_CHANGE, index_changes),
         computed_tokens=ints(instances, inputs.window.bins),
         reused_tokens=ints(instances, inputs.window.bins),
         generated_tokens=ints(instances, inputs.window.bins),
         slot=np.full(nodes * prefill, -1, np.int32),
-        slots=_table(_SLOT, slots, older=-1, newer=free_slots),
+        slots=table(_SLOT, slots, older=-1, newer=free_slots),
         unused_heap=np.zeros((prefill, lines // prefill), np.int32),
         place=np.zeros(lines, np.int32),
         dead=np.zeros(slots if tiers.local_eviction == DEAD_FIRST else 0, np.bool_),
@@ -405,22 +284,22 @@ def new_state(inputs: Inputs) -> State:
         next_use=next_use,
         use_at=use_at,
         passed=np.zeros(requests if by_future else 0, np.bool_),
-        store=_table(_STORE, 0 if in_pieces else nodes, older=-1, newer=-1),
+        store=table(_STORE, 0 if pieced else nodes, older=-1, newer=-1),
         store_dead=np.zeros(nodes if tiers.global_eviction == DEAD_FIRST else 0, np.bool_),
-        piece=_table(_PIECE, pieces),
-        first_piece=np.full(nodes if in_pieces else 0, -1, np.int32),
-        store_heap=np.zeros(nodes if in_pieces else 0, np.int32),
-        store_place=np.zeros(nodes if in_pieces else 0, np.int32),
-        victim=_table(_VICTIM, victims),
-        link=_table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
+        piece=table(_PIECE, pieces),
+        first_piece=np.full(nodes if pieced else 0, -1, np.int32),
+        store_heap=np.zeros(nodes if pieced else 0, np.int32),
+        store_place=np.zeros(nodes if pieced else 0, np.int32),
+        victim=table(_VICTIM, victims),
+        link=table(_LINK, 2 * fabric.nodes + instances, first_flow=-1),
         tag=np.zeros((3, requests)),
         next_flow=ints(3, requests, value=-1),
-        timer=_table(_TIMER, 2 * instances + 1, place=-1),
+        timer=table(_TIMER, 2 * instances + 1, place=-1),
         timer_heap=ints(2 * instances + 1),
         timer_size=ints(1),
-        event=_table(_EVENT, events),
-        expiry=_table(_EXPIRY, expiries),
-        failed=_table(_FAILED, failed),
+        event=table(_EVENT, events),
+        expiry=table(_EXPIRY, expiries),
+        failed=table(_FAILED, failed),
         room=room,
         path=ints(inputs.nodes.longest_path() + 1),
         hits=ints(prefill),
@@ -429,7 +308,7 @@ def new_state(inputs: Inputs) -> State:
         available=np.ones(prefill, np.bool_),
         keys=np.arange(prefill, dtype=np.uint64),
     )
-    if _repeats(inputs):
+    if repeats(inputs):
         _set_room(inputs, state)
     return state
 
@@ -441,9 +320,10 @@ def _set_room(inputs: Inputs, state: State) -> None:
     what one instance caches of each node of its pool twice.
     """
     requests = inputs.requests.turn.size
-    engine = inputs.engine
-    blocks = engine.pool_tokens // engine.cache_block_tokens
-    changes = 2 * (blocks + engine.max_running_requests)
+    changes = max(
+        2 * (kind.pool_tokens // kind.cache_block_tokens + kind.max_running_requests)
+        for kind in (group.engine for group in inputs.kinds)
+    )
     state.room[ROOM_STALE] = state.event.size - 2 * requests - 1
     state.room[ROOM_FAILED] = state.failed.size - requests
     state.room[ROOM_EXPIRY] = state.expiry.size - 1 if state.expiry.size else _ROOMY
@@ -518,7 +398,7 @@ def replay_of(inputs: Inputs, state: State, now: int, caches: bool) -> Replay:
 
 def _stored(inputs: Inputs, state: State) -> npt.NDArray[np.int64]:
     """Blocks of each node in the global tier."""
-    if not _in_pieces(inputs.tiers):
+    if not in_pieces(inputs.tiers):
         return np.asarray(state.store["stored"], np.int64)
     stored = np.zeros(inputs.nodes.parent.size, np.int64)
     for node in np.flatnonzero(state.first_piece >= 0).tolist():

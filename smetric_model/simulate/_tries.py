@@ -263,5 +263,5 @@ def _cancel_fetch(p, instance, request, now):
     schedule_pcie(p, instance, now)
     if w.fabric.nodes > 1:
         advance_nics(p, now)
-        cancel_flow(p, 2 * (instance // w.fabric.instances_per_node), request)
+        cancel_flow(p, 2 * w.instance[instance].node, request)
         schedule_nics(p, now)

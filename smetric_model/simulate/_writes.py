@@ -8,23 +8,24 @@ from smetric_model.simulate._links import advance_nics, cancel_flow, start_nic
 from smetric_model.simulate._pieces import pieces_write_victims
 from smetric_model.simulate._pools import computing
 from smetric_model.simulate._state import GLOBAL_CAPACITY, VICTIMS
+from smetric_model.simulate._world import BUSY, IDLE
 
 __all__ = ["nic_work", "start_write", "write_back"]
 
 
 @part
-def nic_work(p, tokens, busy):
-    """Line capacity that the remote share of a transfer takes [bytes]."""
+def nic_work(p, instance, tokens, busy):
+    """Line capacity that the remote share of a transfer of an instance takes [bytes]."""
     _, w = tables(p)
     size = (tokens + w.engine.block_tokens - 1) // w.engine.block_tokens
-    return w.fabric.nic_work_busy[size] if busy else w.fabric.nic_work_idle[size]
+    return w.nic_work[w.instance[instance].kind, BUSY if busy else IDLE, size]
 
 
 @part
 def start_write(p, instance, work, request, now):
     """Start a write; one of the same request that is still under way joins it."""
     s, w = tables(p)
-    link = 2 * (instance // w.fabric.instances_per_node) + 1
+    link = 2 * w.instance[instance].node + 1
     if s.request[request].writing >= 0:
         advance_nics(p, now)
         work += cancel_flow(p, s.request[request].writing, request)
@@ -40,5 +41,6 @@ def write_back(p, instance, request, now):
         return
     written = pieces_write_victims(p, s.count[VICTIMS], s.count[GLOBAL_CAPACITY])
     if written > 0 and w.fabric.nodes > 1:
-        work = nic_work(p, written * w.engine.cache_block_tokens, computing(p, instance))
+        tokens = written * w.engine.cache_block_tokens
+        work = nic_work(p, instance, tokens, computing(p, instance))
         start_write(p, instance, work, request, now)

@@ -237,11 +237,13 @@ def _tokens(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
 def _kv(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     engine, nodes = inputs.engine, inputs.nodes
     ticks = inputs.window.end - inputs.window.start
-    if (replay.held_token_ticks > engine.pool_tokens * float(ticks) * (1 + 1e-9)).any():
+    pool_tokens = inputs.of_instances("engine.pool_tokens")
+    if (replay.held_token_ticks > pool_tokens * float(ticks) * (1 + 1e-9)).any():
         yield Violation("KV of running requests <= pool", "more was held")
     held = replay.held_blocks
     if held.shape[0]:
-        if (held.sum(axis=0) * engine.cache_block_tokens > engine.pool_tokens).any():
+        cached = held.sum(axis=0) * engine.cache_block_tokens
+        if (cached > pool_tokens[: cached.size]).any():
             yield Violation("cached blocks <= pool", "more are cached")
         child = np.flatnonzero(nodes.parent >= 0)
         above = nodes.parent[child]
@@ -267,26 +269,30 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
     """Check that engines step exactly while they have work (less, where fetches stall them)."""
     from smetric_model.simulate._tables import covered_ticks
 
-    window = inputs.window
-    rows = np.flatnonzero(replay.first_step >= 0)
-    start, where, end = replay.first_step[rows], replay.instance[rows], replay.done[rows]
+    window, failed = inputs.window, replay.failed
+    # of a preempted request it is not known when it was computed first: not before it was ready
+    often = replay.preemptions > 0
+    begins = np.where(often, replay.ready, replay.first_step)
+    tried = np.where(often[failed.request], failed.placed, failed.first_step)
+    rows = np.flatnonzero(begins >= 0)
+    start, where, end = begins[rows], replay.instance[rows], replay.done[rows]
     if inputs.fabric.prefill_instances < inputs.fabric.instances:
         decoded = np.flatnonzero(replay.decode_start >= 0)
         start = np.concatenate((start, replay.decode_start[decoded]))
         where = np.concatenate((where, replay.decode_instance[decoded]))
         end = np.concatenate((replay.first_token[rows], replay.done[decoded]))
     end = np.where(end >= 0, end, replay.end_tick)
-    lost = np.flatnonzero(replay.failed.first_step >= 0)
-    start = np.append(start, replay.failed.first_step[lost])
-    where = np.append(where, replay.failed.instance[lost])
-    until = replay.failed.until[lost]
+    lost = np.flatnonzero((tried >= 0) & (failed.instance >= 0))
+    start = np.append(start, tried[lost])
+    where = np.append(where, failed.instance[lost])
+    until = failed.until[lost]
     if inputs.fabric.prefill_instances < inputs.fabric.instances:
-        prefilled = replay.failed.first_token[lost]
+        prefilled = failed.first_token[lost]
         until = np.where(prefilled >= 0, prefilled, until)
-        decoded = np.flatnonzero(replay.failed.decode_start >= 0)
-        start = np.append(start, replay.failed.decode_start[decoded])
-        where = np.append(where, replay.failed.decode_instance[decoded])
-        until = np.append(until, replay.failed.until[decoded])
+        decoded = np.flatnonzero(failed.decode_start >= 0)
+        start = np.append(start, failed.decode_start[decoded])
+        where = np.append(where, failed.decode_instance[decoded])
+        until = np.append(until, failed.until[decoded])
     end = np.append(end, until)
     rows = np.argsort(start, kind="stable")
     covered = np.zeros(inputs.fabric.instances, np.int64)
@@ -299,7 +305,7 @@ def _work(inputs: Inputs, replay: Replay) -> Iterator[Violation]:
         covered,
     )
     # a request that was preempted may wait for one whose KV is being fetched
-    idle = inputs.fabric.stall or replay.preemptions.any() or inputs.faults.tick.size
+    idle = inputs.fabric.stall or often.any() or inputs.faults.tick.size
     wrong = replay.busy_ticks > covered if idle else replay.busy_ticks != covered
     if wrong.any():
         index = int(np.argmax(wrong))

@@ -11,7 +11,8 @@ import numpy as np
 
 from smetric_model.simulate._jit import address, fingerprint, source_files
 from smetric_model.simulate._loop import loop
-from smetric_model.simulate._state import FULL, grown_state, new_state, new_world, replay_of
+from smetric_model.simulate._state import FULL, grown_state, new_state, replay_of
+from smetric_model.simulate._world import new_world
 from smetric_model.simulate.inputs import Inputs, Replay
 
 __all__ = ["is_compiled", "run"]

@@ -97,15 +97,15 @@ def fault_rows(
     return rows
 
 
-def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes: int) -> Faults:
+def faults_of(scenario: Scenario, node_of: IntArray) -> Faults:
     """Work out what happens when.
 
     Parameters
     ----------
     scenario : Scenario
         Its ``failures`` and ``router.detection_s``.
-    instances, instances_per_node, nodes : int
-        Of the cluster.
+    node_of : ndarray of int64, shape (instances,)
+        Node of each instance; nodes have as many numbers as there are.
 
     Returns
     -------
@@ -118,6 +118,7 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
         back.
     """
     detection = to_ticks(scenario.router.detection_s)
+    instances, nodes = node_of.size, int(node_of[-1]) + 1
     rows: list[tuple[int, int, int]] = []
     spans: dict[int, list[tuple[float, float, int]]] = {}
     lost: dict[int, list[tuple[float, float, int]]] = {}
@@ -133,8 +134,7 @@ def faults_of(scenario: Scenario, instances: int, instances_per_node: int, nodes
             )
         failing, node = [where], -1
         if what == "node":
-            node, first = where, where * instances_per_node
-            failing = list(range(first, min(first + instances_per_node, instances)))
+            node, failing = where, np.flatnonzero(node_of == where).tolist()
         elif what == "store":
             failing, node = [], where
         endless = math.isinf(failure.down_s)

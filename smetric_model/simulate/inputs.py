@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "Engine",
     "Fabric",
     "FailedTries",
+    "Group",
     "Inputs",
     "Replay",
     "Requests",
@@ -56,7 +58,7 @@ class Requests(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """One instance; all are equal.
+    """One instance.
 
     ``block_tokens`` is the engine's block, ``cache_block_tokens`` the trace's, by which hits are
     counted [tokens].  With ``preempt`` a request is admitted with KV for its prompt, and takes more
@@ -97,6 +99,22 @@ class Fabric(NamedTuple):
     global_blocks: int
     stall: int
     recompute_if_faster: int
+
+
+class Group(NamedTuple):
+    """Equal instances, where a cluster has several kinds: numbered in a row, on nodes of their own.
+
+    Of ``engine`` the blocks and ``preempt``, and of ``fabric`` what is neither of an instance nor
+    of a node, are those of the whole cluster.  ``host_ticks`` is in place of the requests' own.
+    """
+
+    instances: int
+    engine: Engine
+    model: StepModel
+    decode: DecodeTables
+    fabric: Fabric
+    peer_bytes_per_s: float
+    host_ticks: IntArray
 
 
 #: Results of a replay that disaggregated serving adds.
@@ -205,12 +223,14 @@ class Inputs:
 
     Attributes
     ----------
-    requests, nodes, engine, fabric, window
+    requests, nodes, fabric, window
         See there.
+    engine : Engine
+        An instance.
     model : StepModel
-        Coefficients of the step time.
+        Coefficients of its step time.
     decode : DecodeTables
-        Decode steps, in ticks.
+        Its decode steps, in ticks.
     policy : Policy
         The router's policy.
     seed : int
@@ -223,6 +243,9 @@ class Inputs:
         How long they wait, and what they do then.
     faults : Faults
         What fails, and when.
+    groups : tuple of Group
+        Where instances are unequal; then ``engine``, ``model``, ``decode`` and what ``fabric`` and
+        ``tiers`` say of an instance or a node are those of the first group.
     """
 
     requests: Requests
@@ -238,6 +261,49 @@ class Inputs:
     tiers: Tiers = field(default_factory=Tiers)
     clients: Clients = field(default_factory=Clients)
     faults: Faults = field(default_factory=Faults.none)
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Group, ...]:
+        """The groups; one of all instances, where they are equal."""
+        if self.groups:
+            return self.groups
+        return (
+            Group(
+                self.fabric.instances,
+                self.engine,
+                self.model,
+                self.decode,
+                self.fabric,
+                self.tiers.peer_bytes_per_s,
+                self.requests.host_ticks,
+            ),
+        )
+
+    @property
+    def kind_of(self) -> IntArray:
+        """Number of each instance's kind, shape (instances,)."""
+        counts = [kind.instances for kind in self.kinds]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @property
+    def node_of(self) -> IntArray:
+        """Node of each instance, shape (instances,): each kind fills nodes of its own in order."""
+        nodes, first = [], 0
+        for kind in self.kinds:
+            nodes.append(first + np.arange(kind.instances) // kind.fabric.instances_per_node)
+            first = int(nodes[-1][-1]) + 1
+        return np.concatenate(nodes)
+
+    def of_instances(self, name: str) -> NDArray[Any]:
+        """Return what each instance has, such as ``engine.pool_tokens``; shape (instances,)."""
+        get = attrgetter(name)
+        return np.array([get(kind) for kind in self.kinds])[self.kind_of]
+
+    def of_nodes(self, name: str) -> NDArray[Any]:
+        """Return what each node has, such as ``fabric.node_nic_bytes_per_s``; shape (nodes,)."""
+        first = np.unique(self.node_of, return_index=True)[1]
+        return self.of_instances(name)[first]
 
 
 @dataclass(eq=False)

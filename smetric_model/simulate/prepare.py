@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.demand import cluster_of, instance_of
-from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
     FetchPath,
     fetch_bytes_per_s,
-    nic_bytes_per_s,
-    pcie_bytes_per_s,
 )
 from smetric_model.analytic.latency import host_time_s
 from smetric_model.analytic.memory import (
     fixed_state_bytes_per_request,
     kv_bytes_per_token,
-    local_tier,
 )
-from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.errors import SpecError
-from smetric_model.simulate.faults import Faults, faults_of
+from smetric_model.simulate.faults import faults_of
 from smetric_model.simulate.inputs import (
-    Clients,
     Engine,
-    Fabric,
     Inputs,
     Requests,
     Signals,
-    Tiers,
     Window,
 )
 from smetric_model.simulate.nodes import Nodes, no_nodes, split_nodes
-from smetric_model.simulate.steps import LONGEST_S, decode_tables, to_ticks
+from smetric_model.simulate.prepare_cluster import (
+    carried_over,
+    clients_of,
+    engine_of,
+    kinds_of,
+    most_request_tokens,
+    router_policy,
+    tiers_of,
+)
+from smetric_model.simulate.steps import LONGEST_S, to_ticks
 
 if TYPE_CHECKING:
     from smetric_model.catalog.instance import InstanceSpec
@@ -154,33 +155,20 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
         If the scenario asks for what is not simulated, or the LLM does not fit.
     """
     check_simulated(scenario)
-    instance = instance_of(scenario)
-    model = step_model(instance)
-    notes: list[str] = []
-    fitted = get_efficiencies(instance.gpu.name, instance.engine)
-    if fitted.carried_over:
-        notes.append(f"efficiencies of {fitted.fitted_for} carried over to {instance.gpu.name}")
-    cache_block = int(trace.block_tokens or instance.block_tokens)
-    engine = Engine(
-        pool_tokens=local_tier(instance).blocks * instance.block_tokens,
-        fixed_state_tokens=math.ceil(
-            fixed_state_bytes_per_request(instance) / kv_bytes_per_token(instance)
-        ),
-        token_budget=instance.token_budget,
-        max_running_requests=instance.max_running_requests,
-        block_tokens=instance.block_tokens,
-        cache_block_tokens=cache_block,
-        preempt=int(scenario.engine.kv_admission == "preempt"),
-    )
-    prompt, output, unservable, reasons = _lengths(scenario, trace, engine, notes)
-    requests, nodes = _requests(scenario, trace, instance, prompt, output, unservable, notes)
-    work = scenario.workload
+    instances = [instance_of(one) for one in scenario.by_group()]
+    notes = carried_over(instances)
+    cache_block = int(trace.block_tokens or instances[0].block_tokens)
+    engines = [engine_of(scenario, instance, cache_block) for instance in instances]
+    prompt, output, unservable, reasons = _lengths(scenario, trace, engines, notes)
+    requests, nodes = _requests(scenario, trace, instances, prompt, output, unservable, notes)
+    kinds = kinds_of(scenario, instances, engines, requests)
+    whole, work = kinds[0], scenario.workload
     drain_s = max(work.window_s, LEAST_DRAIN_S)
     inputs = Inputs(
         requests=requests,
         nodes=nodes,
-        engine=engine,
-        fabric=_fabric(scenario, instance, engine),
+        engine=whole.engine,
+        fabric=whole.fabric,
         window=Window(
             start=to_ticks(work.warmup_s),
             end=to_ticks(work.warmup_s + work.window_s),
@@ -188,9 +176,9 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             bin_ticks=to_ticks(BIN_S),
             bins=math.ceil(work.window_s / BIN_S),
         ),
-        model=model,
-        decode=decode_tables(model, instance.max_running_requests),
-        policy=policy_of(scenario, instance, model, cache_block),
+        model=whole.model,
+        decode=whole.decode,
+        policy=router_policy(scenario, instances, kinds, cache_block),
         seed=scenario.seed,
         signals=Signals(
             replicas=scenario.router.replicas,
@@ -200,41 +188,28 @@ def prepare(scenario: Scenario, trace: Trace) -> Prepared:
             load_age_ticks=to_ticks(scenario.router.load_age_s),
             token_load=int(scenario.router.balances_tokens(scenario.cluster.serving)),
         ),
-        tiers=_tiers(scenario, instance),
-        clients=_clients(scenario),
-        faults=_faults(scenario),
+        tiers=tiers_of(scenario, whole.peer_bytes_per_s),
+        clients=clients_of(scenario),
+        groups=tuple(kinds) if scenario.groups else (),
     )
-    return Prepared(inputs, trace, reasons, notes)
-
-
-def _faults(scenario: Scenario) -> Faults:
-    cluster = cluster_of(scenario)
-    return faults_of(scenario, cluster.instances, cluster.instances_per_node, cluster.nodes)
-
-
-def _clients(scenario: Scenario) -> Clients:
-    client = scenario.client
-    waits = math.isinf(client.timeout_s)
-    return Clients(
-        timeout_ticks=-1 if waits else to_ticks(client.timeout_s),
-        retries=client.retries,
-        backoff_ticks=to_ticks(client.backoff_s),
+    return Prepared(
+        replace(inputs, faults=faults_of(scenario, inputs.node_of)), trace, reasons, notes
     )
 
 
 def _lengths(
-    scenario: Scenario, trace: Trace, engine: Engine, notes: list[str]
+    scenario: Scenario, trace: Trace, engines: list[Engine], notes: list[str]
 ) -> tuple[IntArray, IntArray, IntArray, tuple[str, ...]]:
     """Lengths as served, and which requests cannot be: 0, or the number of the reason."""
     prompt = trace.column("prompt_tokens").astype(np.int64)
     output = np.maximum(trace.column("output_tokens").astype(np.int64), 1)
     longest = scenario.engine.max_context_tokens
-    whole = engine.pool_tokens // engine.block_tokens
-    state = -(-engine.fixed_state_tokens // engine.block_tokens)
-    pool = (whole - state) * engine.block_tokens
+    # routers do not know pools: what is served must fit into every one
+    pool = min(most_request_tokens(engine) for engine in engines)
+    of = "the smallest instance's" if len(engines) > 1 else "an instance's"
     reasons = (
         f"longer than max_context_tokens = {longest}",
-        f"longer than an instance's KV pool = {pool} tokens",
+        f"longer than {of} KV pool = {pool} tokens",
     )
     limit = min(longest, pool)
     too_long = prompt + output > limit
@@ -257,7 +232,7 @@ def _lengths(
 def _requests(
     scenario: Scenario,
     trace: Trace,
-    instance: InstanceSpec,
+    instances: list[InstanceSpec],
     prompt: IntArray,
     output: IntArray,
     unservable: IntArray,
@@ -277,12 +252,11 @@ def _requests(
     if "previous_tokens" in trace.requests:  # the turn before may lie before the run
         history = np.where(has, history, trace.column("previous_tokens"))
     est_hit = np.where(history >= 0, np.minimum(history, prompt), 0)
-    host = to_ticks(host_time_s(instance, prompt))
+    host = to_ticks(host_time_s(instances[0], prompt))
     arrival = trace.column("arrival_s").astype(np.float64)
     think = np.zeros(rows.size)
     if closed:
-        sending = _sending_alone_s(scenario, instance, prompt, output)
-        think = _think_s(trace, instance, previous, prompt, output, sending, notes)
+        think = _think_s(scenario, trace, instances, previous, prompt, output, notes)
     turn = trace.column("turn").astype(np.int64)
     known = turn >= 0
     counted = np.zeros(rows.size, np.int64)
@@ -313,12 +287,12 @@ def _requests(
 
 
 def _think_s(
+    scenario: Scenario,
     trace: Trace,
-    instance: InstanceSpec,
+    instances: list[InstanceSpec],
     previous: IntArray,
     prompt: IntArray,
     output: IntArray,
-    sending_s: NDArray[np.float64],
     notes: list[str],
 ) -> NDArray[np.float64]:
     """Think time before each request: as recorded, or from the gap between arrivals."""
@@ -333,7 +307,15 @@ def _think_s(
     service = trace.column("e2e_s").astype(np.float64)
     modelled = np.isnan(service)
     if (unknown & modelled[before]).any():
-        alone = _alone_s(trace, instance, prompt, output) + sending_s
+        # in the group in which it would take longest
+        alone = np.max(
+            [
+                _alone_s(trace, instance, prompt, output)
+                + _sending_alone_s(scenario, instance, prompt, output)
+                for instance in instances
+            ],
+            axis=0,
+        )
         service = np.where(modelled, alone, service)
     think = np.where(unknown, gap - service[before], recorded)
     clipped = unknown & (think < 0)
@@ -367,63 +349,13 @@ def _sending_alone_s(
     scenario: Scenario, instance: InstanceSpec, prompt: IntArray, output: IntArray
 ) -> NDArray[np.float64]:
     """Time to send each prompt's KV to the decode pool over idle links; 0 where colocated."""
-    cluster = cluster_of(scenario)
-    if cluster.serving == "colocated":
+    if scenario.cluster.serving == "colocated":
         return np.zeros(prompt.size)
+    clusters = [cluster_of(one) for one in scenario.by_group()]
+    cluster = min(clusters, key=lambda one: one.nics_per_node)
     blocks = -(-prompt // instance.block_tokens)
     size = blocks * instance.block_tokens * kv_bytes_per_token(instance)
     size = np.where(output > 1, size + fixed_state_bytes_per_request(instance), 0.0)
-    path: FetchPath = "rdma" if cluster.nodes > 1 else "dram"
+    path: FetchPath = "rdma" if sum(one.nodes for one in clusters) > 1 else "dram"
     rate = fetch_bytes_per_s(cluster, instance.gpu, instance.tp, path, size, busy=False)
     return np.asarray(size / rate)
-
-
-def _fabric(scenario: Scenario, instance: InstanceSpec, engine: Engine) -> Fabric:
-    cluster = cluster_of(scenario)
-    fitted = get_efficiencies(instance.gpu.name, instance.engine)
-    block_bytes = kv_bytes_per_token(instance) * instance.block_tokens
-    largest = -(-scenario.engine.max_context_tokens // engine.block_tokens)
-    largest = max(largest, engine.pool_tokens // engine.block_tokens)
-    size = np.arange(largest + 1) * block_bytes
-    driven = min(cluster.nics_per_node, instance.tp)  # one GPU drives one NIC
-
-    def work(share: float, busy: bool) -> NDArray[np.float64]:
-        part = size * share
-        efficiency = nic_bytes_per_s(cluster, part / driven, busy) / cluster.nic_bytes_per_s
-        return np.asarray(part / efficiency)
-
-    pools = cluster.serving == "disaggregated"
-    whole = pools or scenario.global_tier.peer_fetch  # KV goes from one node to one other
-    none = np.zeros(0)
-    remote = cluster.nodes > 1
-    tier = scenario.global_tier.bytes_per_node * cluster.nodes
-    cache_bytes = kv_bytes_per_token(instance) * engine.cache_block_tokens
-    return Fabric(
-        instances=cluster.instances,
-        prefill_instances=cluster.prefill_instances if pools else cluster.instances,
-        instances_per_node=cluster.instances_per_node,
-        nodes=cluster.nodes,
-        node_nic_bytes_per_s=cluster.nics_per_node * cluster.nic_bytes_per_s,
-        flow_nic_bytes_per_s=driven * cluster.nic_bytes_per_s,
-        pcie_bytes_per_s=instance.tp * pcie_bytes_per_s(instance.gpu),
-        block_bytes=float(block_bytes),
-        nic_work_idle=work(cluster.remote_ratio, False),
-        nic_work_busy=work(cluster.remote_ratio, True),
-        transfer_work_idle=work(1.0, False) if whole else none,
-        transfer_work_busy=work(1.0, True) if whole else none,
-        fixed_fetch_ticks=to_ticks(fitted.rdma_fetch_s if remote else fitted.dram_fetch_s),
-        global_blocks=int(tier // cache_bytes),
-        stall=int(scenario.global_tier.fetch == "stall"),
-        recompute_if_faster=int(scenario.global_tier.recompute_if_faster),
-    )
-
-
-def _tiers(scenario: Scenario, instance: InstanceSpec) -> Tiers:
-    names = ("lru", "dead-first", "clairvoyant")
-    return Tiers(
-        local_eviction=names.index(scenario.local_tier.eviction),
-        global_eviction=names.index(scenario.global_tier.eviction),
-        write_back=int(scenario.global_tier.write == "back"),
-        peer_fetch=int(scenario.global_tier.peer_fetch),
-        peer_bytes_per_s=instance.tp * instance.gpu.nvlink_bytes_per_s,
-    )

@@ -19,6 +19,7 @@ from smetric_model.simulate.inputs import (
     DELAYED,
     FAILED,
     TIMED_OUT,
+    Group,
     Inputs,
     Replay,
 )
@@ -54,8 +55,9 @@ def run(inputs: Inputs) -> Replay:
 
 
 class _Instance:
-    def __init__(self, inputs: Inputs, future: Future):
-        engine = inputs.engine
+    def __init__(self, inputs: Inputs, future: Future, kind: Group):
+        engine = kind.engine
+        self.kind = kind
         unused = Line(inputs.tiers.local_eviction, future)
         self.cache = Cache(engine.pool_tokens, engine.cache_block_tokens, unused)
         self.waiting: deque[int] = deque()
@@ -96,7 +98,9 @@ class Cluster:
         self.first_block = np.concatenate(([0], np.cumsum(nodes.end - nodes.start)))
         self.future = Future(inputs, self.path)
         self.sessions = Sessions(inputs, self.path)
-        self.instances = [_Instance(inputs, self.future) for _ in range(fabric.instances)]
+        kinds = [kind for kind in inputs.kinds for _ in range(kind.instances)]
+        self.instances = [_Instance(inputs, self.future, kind) for kind in kinds]
+        self.node_of = inputs.node_of.tolist()
         self.pool = DecodePool(self)
         self.peers = Peers(self)
         self.released = -1
@@ -104,7 +108,7 @@ class Cluster:
         self.global_tier = GlobalTier(fabric.global_blocks, store)
         self.available = np.ones(fabric.prefill_instances, np.bool_)  # as the routers see it
         self.nodes_up = fabric.nodes
-        self.nics = Nics(fabric, inputs.window)
+        self.nics = Nics(inputs)
         self.nic_version = 0
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
         self.routers = [
@@ -278,8 +282,8 @@ class Cluster:
         if self.instances[decision.instance].down:
             end_try(self, request, FAILED, now)
             return
-        self.due[request] = now + int(data.host_ticks[request])
-        self.due[request] += self.wait_ticks(self.instances[decision.instance])
+        chosen = self.instances[decision.instance]
+        self.due[request] = now + int(chosen.kind.host_ticks[request]) + self.wait_ticks(chosen)
         self.push(self.due[request], READY, request)
 
     def in_window(self, request: int) -> bool:
@@ -318,7 +322,8 @@ class Cluster:
 
     def begin_step(self, index: int, now: int) -> None:
         """Schedule a step on an instance that runs none."""
-        engine, instance = self.inputs.engine, self.instances[index]
+        instance = self.instances[index]
+        engine = instance.kind.engine
         self.pool.join(index, now)
         preempted = bool(engine.preempt) and make_room(self, index, now)
         budget = engine.token_budget - len(instance.decoding)
@@ -360,8 +365,8 @@ class Cluster:
         instance.chunks, instance.step_start = [], -1
         instance.step_version += 1
 
-    def decode_ticks(self, batch: int, context: int) -> int:
-        tables = self.inputs.decode
+    def decode_ticks(self, kind: Group, batch: int, context: int) -> int:
+        tables = kind.decode
         base, per_token = tables.base[batch], tables.per_token[batch]
         return int(run_ticks(base, per_token, tables.least[batch], batch, context, 1))
 
@@ -373,15 +378,15 @@ class Cluster:
 
     def wait_ticks(self, instance: _Instance) -> int:
         """How long a request that comes now waits for decode steps under way."""
-        steps = self.inputs.model.wait_steps
+        steps = instance.kind.model.wait_steps
         if not instance.decoding or steps <= 0:
             return 0
-        return int(steps * float(self.decode_ticks(*self.batch_of(instance))))
+        return int(steps * float(self.decode_ticks(instance.kind, *self.batch_of(instance))))
 
     def duration(self, instance: _Instance) -> int:
         batch, context = self.batch_of(instance)
         if not instance.chunks:
-            return self.decode_ticks(batch, context)
+            return self.decode_ticks(instance.kind, batch, context)
         tokens = pairs = keys = 0.0
         sampled = float(batch)
         for request, chunk in instance.chunks:
@@ -392,7 +397,7 @@ class Cluster:
             sampled += chunk == self.todo[request]
         return int(
             step_ticks(
-                self.inputs.model, tokens, pairs, keys, float(batch), float(context), sampled
+                instance.kind.model, tokens, pairs, keys, float(batch), float(context), sampled
             )
         )
 
@@ -448,7 +453,7 @@ class Cluster:
             written = self.global_tier.write(blocks)
             if written and self.inputs.fabric.nodes > 1:
                 tokens = written * self.inputs.engine.cache_block_tokens
-                work = self.nic_work(tokens, self.instances[index].computing())
+                work = self.nic_work(index, tokens, self.instances[index].computing())
                 self.start_write(index, work, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
@@ -479,8 +484,8 @@ class Cluster:
     # --- KV -------------------------------------------------------------------------------------
 
     def admit(self, index: int, request: int, now: int) -> bool:
-        engine, data, out = self.inputs.engine, self.inputs.requests, self.out
-        instance = self.instances[index]
+        data, out, instance = self.inputs.requests, self.out, self.instances[index]
+        engine = instance.kind.engine
         path = self.path(request)
         # what it had made when it was preempted is computed again with the prompt
         prompt = int(data.prompt_tokens[request]) + self.made[request]
@@ -534,7 +539,7 @@ class Cluster:
     def account(self, index: int, now: int) -> None:
         """Add up the KV of running requests over time, when it has changed."""
         instance = self.instances[index]
-        held = self.inputs.engine.pool_tokens - instance.cache.free - instance.cache.evictable
+        held = instance.kind.engine.pool_tokens - instance.cache.free - instance.cache.evictable
         if held != instance.held:
             self.add_held(index, now)
             instance.held, instance.held_since = held, now
@@ -547,26 +552,25 @@ class Cluster:
     # --- links ----------------------------------------------------------------------------------
 
     def node(self, index: int) -> int:
-        return index // self.inputs.fabric.instances_per_node
+        return int(self.node_of[index])
 
-    def nic_work(self, tokens: int, busy: bool) -> float:
-        fabric = self.inputs.fabric
+    def nic_work(self, index: int, tokens: int, busy: bool) -> float:
+        fabric = self.instances[index].kind.fabric
         size = -(-tokens // self.inputs.engine.block_tokens)
         return float((fabric.nic_work_busy if busy else fabric.nic_work_idle)[size])
 
     def start_fetch(self, index: int, request: int, local: int, fetched: int, now: int) -> bool:
         """Start a fetch, unless computing is faster."""
-        fabric, instance = self.inputs.fabric, self.instances[index]
-        work = self.nic_work(fetched, instance.computing()) if fabric.nodes > 1 else 0.0
+        instance = self.instances[index]
+        kind, fabric = instance.kind, instance.kind.fabric
+        work = self.nic_work(index, fetched, instance.computing()) if fabric.nodes > 1 else 0.0
         size = fetched / self.inputs.engine.block_tokens * fabric.block_bytes
         if fabric.recompute_if_faster:
             share = fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1)
             seconds = size / share
             if work > 0.0:
                 seconds = max(seconds, work / self.nics.read_rate(self.node(index)))
-            recompute = prefill_ticks(
-                self.inputs.model, fetched, local, self.inputs.engine.token_budget
-            )
+            recompute = prefill_ticks(kind.model, fetched, local, kind.engine.token_budget)
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
         if self.out.first_token[request] < 0:
@@ -630,7 +634,8 @@ class Cluster:
         instance = self.instances[index]
         instance.pcie_version += 1
         if instance.pcie.flows:
-            instance.pcie.rate = self.inputs.fabric.pcie_bytes_per_s / len(instance.pcie.flows)
+            rate = instance.kind.fabric.pcie_bytes_per_s
+            instance.pcie.rate = rate / len(instance.pcie.flows)
             tick = now + instance.pcie.ticks_left()
             self.push(tick, LINK, 2 * self.inputs.fabric.nodes + index, instance.pcie_version)
 
@@ -661,8 +666,8 @@ class Cluster:
         if not self.legs[request]:
             # KV on its way to the decode pool has no fixed time: docs/simulate.md
             sent = self.pool.exists and self.out.first_token[request] >= 0
-            fixed = 0 if sent else self.inputs.fabric.fixed_fetch_ticks
-            self.due[request] = now + fixed
+            reader = self.instances[self.out.instance[request]]
+            self.due[request] = now + (0 if sent else reader.kind.fabric.fixed_fetch_ticks)
             self.push_fetched(request)
 
     def push_fetched(self, request: int) -> None:

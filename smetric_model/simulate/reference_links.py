@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from smetric_model.simulate.inputs import Fabric, Window
+    from smetric_model.simulate.inputs import Inputs, Window
     from smetric_model.simulate.reference_pools import Transfer
 
 __all__ = ["Nics", "Sharing", "overlap"]
@@ -52,8 +52,13 @@ class Sharing:
 class Nics:
     """All nodes' network interfaces: reads of and writes by each node's instances."""
 
-    def __init__(self, fabric: Fabric, window: Window):
-        self.fabric, self.window = fabric, window
+    def __init__(self, inputs: Inputs):
+        self.fabric, self.window = inputs.fabric, inputs.window
+        fabric = inputs.fabric
+        # of each node: what one transfer may take, and how many times slower than node 0 it is
+        self.flow = inputs.of_nodes("fabric.flow_nic_bytes_per_s").tolist()
+        rate = inputs.of_nodes("fabric.node_nic_bytes_per_s")
+        self.slowness = (fabric.node_nic_bytes_per_s / rate).tolist()
         self.reads = [Sharing() for _ in range(fabric.nodes)]
         self.writes = [Sharing() for _ in range(fabric.nodes)]
         self.transfers: list[Transfer] = []  # from prefill to decode, in order of their start
@@ -83,22 +88,35 @@ class Nics:
 
     def set_rates(self) -> None:
         """Work out every rate from what is under way."""
-        inward, outward = self.loads()
+        loads = self.loads()
+        inward, outward = self.slowed(loads[0]), self.slowed(loads[1])
         for node in range(self.fabric.nodes):
-            self.reads[node].rate = self.slowest(inward[node], _others(outward, node))
-            self.writes[node].rate = self.slowest(outward[node], _others(inward, node))
+            self.reads[node].rate = self.slowest(node, inward[node], _others(outward, node))
+            self.writes[node].rate = self.slowest(node, outward[node], _others(inward, node))
         for transfer in self.transfers:
-            transfer.rate = self.slowest(outward[transfer.source], inward[transfer.target])
+            transfer.rate = self.between(transfer.source, transfer.target, *loads)
 
     def read_rate(self, node: int) -> float:
         """Rate of a read that started now on a node."""
-        inward, outward = self.loads(node)
-        return self.slowest(inward[node], _others(outward, node))
+        inward, outward = (self.slowed(load) for load in self.loads(node))
+        return self.slowest(node, inward[node], _others(outward, node))
 
     def transfer_rate(self, source: int, target: int) -> float:
         """Rate of KV that started now from one node to another."""
         inward, outward = self.loads()
-        return self.slowest(outward[source] + 1.0, inward[target] + 1.0)
+        return self.between(source, target, inward, outward, 1.0)
+
+    def between(
+        self, source: int, target: int, inward: list[float], outward: list[float], more: float = 0.0
+    ) -> float:
+        """Rate of KV between two nodes, with ``more`` of it beside the loads given."""
+        out_of = (outward[source] + more) * self.slowness[source]
+        into = (inward[target] + more) * self.slowness[target]
+        return min(self.slowest(node, out_of, into) for node in (source, target))
+
+    def slowed(self, loads: list[float]) -> list[float]:
+        """Return loads in transfers at the speed of the first node's links."""
+        return [load * slowness for load, slowness in zip(loads, self.slowness, strict=True)]
 
     def loads(self, reader: int = -1) -> tuple[list[float], list[float]]:
         """Transfers on each node's links, in and out; with one more read of node ``reader``."""
@@ -113,12 +131,12 @@ class Nics:
         outward = [writes[m] + (sum(reads) - reads[m]) / others + out_of[m] for m in nodes]
         return inward, outward
 
-    def slowest(self, one: float, other: float) -> float:
-        """Rate between two links with so many transfers on each."""
-        fabric, busiest = self.fabric, max(one, other)
+    def slowest(self, node: int, one: float, other: float) -> float:
+        """Rate of a node's transfer between two links with so many transfers on each."""
+        busiest, flow = max(one, other), float(self.flow[node])
         if busiest == 0.0:
-            return fabric.flow_nic_bytes_per_s
-        return min(fabric.flow_nic_bytes_per_s, fabric.node_nic_bytes_per_s / busiest)
+            return flow
+        return min(flow, self.fabric.node_nic_bytes_per_s / busiest)
 
     def next_event(self) -> tuple[int, int] | None:
         """Ticks until the next transfer is done, and its number among the links."""

@@ -61,8 +61,9 @@ class Peers:
         self, index: int, source: int, request: int, local: int, fetched: int, now: int
     ) -> bool:
         """Start a fetch, unless computing is faster."""
-        cluster, inputs = self.cluster, self.cluster.inputs
-        fabric, engine, nvlink = inputs.fabric, inputs.engine, inputs.tiers.peer_bytes_per_s
+        cluster, instance = self.cluster, self.cluster.instances[index]
+        kind = instance.kind
+        fabric, engine, nvlink = kind.fabric, kind.engine, kind.peer_bytes_per_s
         size = fetched / engine.block_tokens * fabric.block_bytes
         here, there = cluster.node(index), cluster.node(source)
         direct = here == there and nvlink > 0.0
@@ -70,7 +71,6 @@ class Peers:
         if direct:
             seconds = size / nvlink
         else:
-            instance = cluster.instances[index]
             seconds = size / (fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1))
             if here != there:
                 blocks = -(-fetched // engine.block_tokens)
@@ -79,7 +79,7 @@ class Peers:
                 work = float(table[blocks])
                 seconds = max(seconds, work / cluster.nics.transfer_rate(there, here))
         if fabric.recompute_if_faster:
-            recompute = prefill_ticks(inputs.model, fetched, local, engine.token_budget)
+            recompute = prefill_ticks(kind.model, fetched, local, engine.token_budget)
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
                 return False
         if cluster.out.first_token[request] < 0:

@@ -50,21 +50,21 @@ class DecodePool:
         """Whether an instance belongs to this pool."""
         return index >= self.first
 
-    def need(self, request: int) -> int:
-        """Tokens of KV that a request takes in this pool: prompt and output, whole blocks."""
-        engine, data = self.cluster.inputs.engine, self.cluster.inputs.requests
+    def need(self, request: int, index: int) -> int:
+        """Tokens of KV that a request takes on an instance: prompt and output, whole blocks."""
+        engine = self.cluster.instances[index].kind.engine
+        data = self.cluster.inputs.requests
         total = int(data.prompt_tokens[request] + data.output_tokens[request])
         return -(-total // engine.block_tokens) * engine.block_tokens + engine.fixed_state_tokens
 
     def choose(self) -> int | None:
         """Instance with the most free KV, of those with a place in the batch."""
-        places = self.cluster.inputs.engine.max_running_requests
         best = None
         for k in range(self.size):
             index = self.first + (self.next + k) % self.size
             instance = self.cluster.instances[index]
             taken = len(instance.decoding) + len(instance.waiting) + self.coming[index]
-            if taken < places and (
+            if taken < instance.kind.engine.max_running_requests and (
                 best is None or instance.cache.free > self.cluster.instances[best].cache.free
             ):
                 best = index
@@ -78,11 +78,12 @@ class DecodePool:
             if chosen is None:
                 return
             cache = self.cluster.instances[chosen].cache
-            if self.need(request) > cache.free:
+            need = self.need(request, chosen)
+            if need > cache.free:
                 return
             self.waiting.popleft()
             self.next = (chosen - self.first + 1) % self.size
-            cache.free -= self.need(request)
+            cache.free -= need
             self.coming[chosen] += 1
             self.cluster.account(chosen, now)
             self.start(request, chosen, now)
@@ -90,7 +91,8 @@ class DecodePool:
     def start(self, request: int, chosen: int, now: int) -> None:
         """Send a request's KV: over PCIe into the instance, between nodes over their NICs."""
         cluster, out = self.cluster, self.cluster.out
-        fabric, engine = cluster.inputs.fabric, cluster.inputs.engine
+        kind = cluster.instances[chosen].kind
+        fabric, engine = kind.fabric, kind.engine
         prefilled = int(out.instance[request])
         out.transfer_start[request] = now
         out.decode_instance[request] = chosen
@@ -175,4 +177,4 @@ class DecodePool:
 
     def release(self, index: int, request: int) -> None:
         """Free the KV of a complete request."""
-        self.cluster.instances[index].cache.free += self.need(request)
+        self.cluster.instances[index].cache.free += self.need(request, index)

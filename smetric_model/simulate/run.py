@@ -26,6 +26,8 @@ class Simulation:
 
     Attributes
     ----------
+    scenario : Scenario
+        The question.
     outcome : Outcome
         With the tables ``requests`` and ``instances``.
     prepared : Prepared
@@ -34,6 +36,7 @@ class Simulation:
         What happened: all times of all requests, the warm-up's included.
     """
 
+    scenario: Scenario
     outcome: Outcome
     prepared: Prepared
     replay: Replay
@@ -43,6 +46,15 @@ class Simulation:
         from smetric_model.simulate.tables import series_table
 
         return series_table(self.prepared, self.replay)
+
+    def groups(self) -> pd.DataFrame:
+        """Return what each group of instances did; see ``group_table``."""
+        from smetric_model.simulate.group_table import group_table
+
+        requests, instances = self.outcome.requests, self.outcome.instances
+        assert requests is not None  # a simulation has both
+        assert instances is not None
+        return group_table(self.scenario, requests, instances)
 
 
 def simulate(
@@ -137,4 +149,4 @@ def simulate_in_detail(
         problems = broken_laws(prepared.inputs, replay, outcome)
         if problems:
             raise SolveError("simulation: " + "; ".join(str(problem) for problem in problems))
-    return Simulation(outcome, prepared, replay)
+    return Simulation(scenario, outcome, prepared, replay)

@@ -189,17 +189,19 @@ def instance_table(prepared: Prepared, replay: Replay, requests: pd.DataFrame) -
         first = np.concatenate((first, first))
     ticks = window_s * TICKS_PER_S
     tokens = _window_tokens(replay)
+    pool_tokens = inputs.of_instances("engine.pool_tokens")
+    pcie_bytes_per_s = inputs.of_instances("fabric.pcie_bytes_per_s")
     return pd.DataFrame(
         {
             "instance": np.arange(count),
             "role": _roles(inputs),
+            "group": inputs.kind_of,
             "requests": np.bincount(placed[placed >= 0], minlength=count),
             "first_turns": np.bincount(placed[(placed >= 0) & first], minlength=count),
             **{f"{name}_tps": tokens[name].sum(axis=1) / window_s for name in _TOKENS},
             "compute_utilisation_ratio": replay.busy_ticks / ticks,
-            "kv_utilisation_ratio": replay.held_token_ticks / ticks / inputs.engine.pool_tokens,
-            "pcie_utilisation_ratio": replay.pcie_bytes
-            / (window_s * inputs.fabric.pcie_bytes_per_s),
+            "kv_utilisation_ratio": replay.held_token_ticks / ticks / pool_tokens,
+            "pcie_utilisation_ratio": replay.pcie_bytes / (window_s * pcie_bytes_per_s),
             **failure_columns(inputs, replay),
         }
     )
@@ -566,7 +568,8 @@ def nic_utilisations(inputs: Inputs, replay: Replay) -> tuple[FloatArray, FloatA
         return np.zeros(1), np.zeros(1)
     reads, writes, kv_in, kv_out = replay.nic_work_bytes
     others = fabric.nodes - 1
-    capacity = fabric.node_nic_bytes_per_s * _window_s(inputs)
+    rate = inputs.of_nodes("fabric.node_nic_bytes_per_s")
+    capacity = rate * _window_s(inputs)
     inward = reads + (writes.sum() - writes) / others + kv_in
     outward = writes + (reads.sum() - reads) / others + kv_out
     return inward / capacity, outward / capacity
@@ -607,7 +610,7 @@ def _pool_utilisations(inputs: Inputs, replay: Replay, instances: pd.DataFrame) 
         for resource in ("compute", "kv", "pcie"):
             column = f"{resource}_utilisation_ratio"
             used[f"{pool}_{column}"] = float(lines[column].mean())
-        nodes = np.unique(lines["instance"] // inputs.fabric.instances_per_node)
+        nodes = np.unique(inputs.node_of[lines["instance"]])
         used[f"{pool}_nic_in_utilisation_ratio"] = float(inward[nodes].mean())
         used[f"{pool}_nic_out_utilisation_ratio"] = float(outward[nodes].mean())
     return used

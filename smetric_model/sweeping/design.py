@@ -155,7 +155,7 @@ def valid_keys() -> list[str]:
         inner = getattr(field.annotation, "model_fields", None)
         if inner is not None:
             keys += [f"{name}.{key}" for key in inner]
-        elif name != "failures":
+        elif name not in ("groups", "failures"):  # lists of tables
             keys.append(name)
     return keys
 

@@ -13,6 +13,7 @@ from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_o
 from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.searches import fewest, largest
 from smetric_model.tuning.results import Needs, Tuning
 from smetric_model.tuning.search import (
@@ -177,6 +178,7 @@ def tune(
     >>> isinstance(result.advice[0], str)  # in words
     True
     """
+    check_equal_instances(scenario, "tune")
     if not overloads or not hit_ratios:
         raise SpecError("overloads and hit_ratios: one value each is needed at least")
     if loss is not None and not 0 < loss < 1:

@@ -107,7 +107,7 @@ def keys() -> list[str]:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             found += [f"{name}.{key}" for key in kind.model_fields]
         else:
-            found.append("failures.*" if name == "failures" else name)
+            found.append(f"{name}.*" if name in ("groups", "failures") else name)
     return found
 
 

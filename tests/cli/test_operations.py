@@ -44,7 +44,7 @@ def test_a_finding_is_written(tmp_path: Path):
         (["replicas", *PRESET], "a preset's rate is constant"),
         (["replicas", "--amplitude", "0.5", "--simulate", "--rate", "2"], "needs a --preset"),
         (["recovery", "--event", "rack"], "'rack' is not one of"),
-        (["mixed"], "Missing option '--group'"),
+        (["mixed", "--group", "H20", "2", "--instances", "2"], "exclude each other"),
         (["tenants", "--tenants", "0"], "--tenants"),
         (["node-loss", "--trace", ".", *PRESET], "exclude each other"),
         (["nothing"], "No such command"),

@@ -13,7 +13,6 @@ from smetric_model.analytic.demand import Demand, demand_of
 from smetric_model.errors import SpecError
 from smetric_model.operations import (
     Finding,
-    Group,
     kv_cache_dtype,
     mixed_cluster,
     router_replicas,
@@ -125,7 +124,8 @@ def test_fp8_halves_a_token(scenario: Scenario, trace: Trace) -> None:
 
 
 def test_alike_instances_are_a_sum(scenario: Scenario, trace: Trace, demand: Demand) -> None:
-    found = mixed_cluster(scenario, [Group("H20", 10), Group("H20", 6, tp=1)], trace=trace)
+    groups = [{"gpu": "H20", "instances": 10}, {"tp": 1, "instances": 6}]
+    found = mixed_cluster(scenario.replace(groups=groups), trace=trace)
     whole = predicted_capacity(scenario, demand=demand).rate_rps
     assert found["sum_attainment_rps"] == pytest.approx(whole)
     assert found["equal_share_attainment_rps"] == pytest.approx(whole)
@@ -135,7 +135,8 @@ def test_alike_instances_are_a_sum(scenario: Scenario, trace: Trace, demand: Dem
 
 
 def test_unequal_instances_are_in_order(scenario: Scenario, trace: Trace) -> None:
-    found = mixed_cluster(scenario, [Group("H20", 8), Group("H100", 8)], trace=trace)
+    groups = [{"instances": 8}, {"gpu": "H100", "instances": 8}]
+    found = mixed_cluster(scenario.replace(groups=groups), trace=trace)
     equal, balanced, alone, bound = (
         found[name]
         for name in (
@@ -147,12 +148,11 @@ def test_unequal_instances_are_in_order(scenario: Scenario, trace: Trace) -> Non
     )
     assert 0 < equal < alone <= bound
     assert 0 < balanced <= bound * 1.005
-    with pytest.raises(SpecError, match="once"):
-        mixed_cluster(scenario, [Group("H20", 8), Group("H20", 8)], trace=trace)
-    with pytest.raises(SpecError, match="at least one group"):
-        mixed_cluster(scenario, [], trace=trace)
-    with pytest.raises(SpecError, match="instances = 0"):
-        Group("H20", 0)
+    with pytest.raises(SpecError, match="at least one table"):
+        mixed_cluster(scenario, trace=trace)
+    pools = {"serving": "disaggregated", "prefill_instances": 8, "decode_instances": 8}
+    with pytest.raises(SpecError, match="answers 'colocated'"):
+        mixed_cluster(scenario.replace(groups=groups, cluster=pools), trace=trace)
 
 
 def test_figures_know_their_source(same_dtype: Finding) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from smetric_model.analytic.demand import instance_of
@@ -13,6 +15,7 @@ from smetric_model.simulate.inputs import (
     Clients,
     Engine,
     Fabric,
+    Group,
     Inputs,
     Requests,
     Signals,
@@ -26,6 +29,11 @@ from smetric_model.workload.prefix_tree import PrefixTreeBuilder
 MODELS = {
     mode: step_model(instance_of(Scenario(engine={"mode": mode}))) for mode in ("graph", "eager")
 }
+#: of other kinds of instances
+OTHERS = [
+    step_model(instance_of(Scenario(engine=engine)))
+    for engine in ({"gpu": "H100"}, {"gpu": "H100", "mode": "eager"}, {"gpu": "H20", "tp": 2})
+]
 
 
 def random_paths(rng, sessions, block_tokens):
@@ -52,15 +60,16 @@ def random_paths(rng, sessions, block_tokens):
     return rows
 
 
-def random_faults(random, instances, per_node) -> Faults:
+def random_faults(random, node_of) -> Faults:
     """Instances and nodes, or their stores alone, that fail, some for good, some twice."""
+    instances = node_of.size
     events, free_from = [], dict.fromkeys(range(instances), 0)
     for _ in range(random.integers(1, 5)):
         detection = to_ticks(float(random.choice([0.0, 0.01, 0.2])))
-        node = int(random.integers(-(-instances // per_node))) if random.random() < 0.4 else -1
+        node = int(random.integers(node_of[-1] + 1)) if random.random() < 0.4 else -1
         failing = [int(random.integers(instances))]
         if node >= 0:
-            failing = list(range(node * per_node, min((node + 1) * per_node, instances)))
+            failing = np.flatnonzero(node_of == node).tolist()
         at = to_ticks(float(random.choice([0.01, 0.1, 1.0])) * random.random())
         at += max(free_from[k] for k in failing)
         if at >= 10**15:
@@ -86,7 +95,7 @@ def _tiers(rng, failing: bool) -> Tiers:
     )
 
 
-def random_inputs(seed: int) -> Inputs:
+def random_inputs(seed: int, unequal: bool = True) -> Inputs:
     rng = np.random.default_rng(seed)
     engine_block = int(rng.choice([4, 16]))
     block = engine_block * int(rng.choice([1, 2, 4]))
@@ -151,11 +160,9 @@ def random_inputs(seed: int) -> Inputs:
         retries=int(extra.choice([0, 1, 3])),
         backoff_ticks=to_ticks(float(extra.choice([0.0, 0.0, 0.01, 0.3]))),
     )
-    faults = Faults.none()
-    if prefill == instances and extra.random() < 0.5:
-        faults = random_faults(extra, instances, per_node)
+    failing = bool(prefill == instances and extra.random() < 0.5)
     warmup, window = float(rng.choice([0.0, 0.3])), float(rng.choice([1.0, 5.0, 1000.0]))
-    return Inputs(
+    inputs = Inputs(
         requests=Requests(
             arrival_tick=np.where((previous >= 0) & closed, -1, to_ticks(arrival)),
             think_ticks=to_ticks(np.round(rng.random(n) * rng.choice([0.0, 0.2]), 2)),
@@ -218,7 +225,74 @@ def random_inputs(seed: int) -> Inputs:
             load_age_ticks=to_ticks(float(rng.choice([0.0, 0.0, 0.2]))),
             token_load=int(pools.random() < 0.5),
         ),
-        tiers=_tiers(rng, failing=faults.tick.size > 0),
+        tiers=_tiers(rng, failing),
         clients=clients,
-        faults=faults,
+    )
+    kinds = np.random.default_rng([seed, 4])
+    if unequal and kinds.random() < 0.5:
+        inputs = with_groups(inputs, kinds, longest)
+    if failing:
+        inputs = dataclasses.replace(inputs, faults=random_faults(extra, inputs.node_of))
+    return inputs
+
+
+def with_groups(inputs: Inputs, rng, longest: int) -> Inputs:
+    """The same cluster of two or three kinds of instances, where it has so many instances."""
+    instances = inputs.fabric.instances
+    cuts = np.unique(rng.integers(1, instances, 2)) if instances > 1 else []
+    groups = []
+    for count in np.diff([0, *cuts, instances]).tolist():
+        first, fabric = inputs.engine, inputs.fabric
+        pool = int(longest * rng.choice([1.0, 1.5, 4.0])) // first.block_tokens * first.block_tokens
+        state = int(rng.choice([0, 0, 7]))
+        engine = first._replace(
+            pool_tokens=pool + first.block_tokens + state,
+            fixed_state_tokens=state,
+            token_budget=int(rng.choice([3, 32, 8192])),
+            max_running_requests=int(rng.choice([2, 4, 64])),
+        )
+        model = OTHERS[rng.integers(len(OTHERS))] if rng.random() < 0.7 else inputs.model
+        model = model._replace(
+            request_s=float(rng.choice([0.0, 0.004])), wait_steps=float(rng.choice([0.0, 2.5]))
+        )
+        block_bytes = float(rng.choice([1e5, 1e7, 1e9]))
+        host = inputs.requests.host_ticks
+        links = float(rng.choice([1.0, 4.0]))
+        fabric = fabric._replace(
+            instances_per_node=int(rng.integers(1, 4)),
+            node_nic_bytes_per_s=links * 25e9,
+            flow_nic_bytes_per_s=float(rng.choice([1.0, links])) * 25e9,
+            pcie_bytes_per_s=float(rng.choice([25e9, 54e9])),
+            block_bytes=block_bytes,
+            fixed_fetch_ticks=int(rng.choice([0, 10**9])),
+        )
+        size = np.arange(max(longest, pool) // first.block_tokens + 3) * block_bytes
+        groups.append(
+            Group(
+                count,
+                engine,
+                model,
+                decode_tables(model, engine.max_running_requests),
+                fabric._replace(transfer_work_idle=size * 1.9, transfer_work_busy=size * 3.3),
+                float(rng.choice([0.0, 450e9])),
+                host if rng.random() < 0.5 else host // 2,
+            )
+        )
+    nodes = sum(-(-g.instances // g.fabric.instances_per_node) for g in groups)
+    for k, group in enumerate(groups):
+        size = group.fabric.transfer_work_idle / 1.9 * (nodes - 1) / nodes
+        fabric = group.fabric._replace(
+            nodes=nodes, nic_work_idle=size * 1.7, nic_work_busy=size * 3.1
+        )
+        groups[k] = group._replace(fabric=fabric)
+    first = groups[0]
+    return dataclasses.replace(
+        inputs,
+        groups=tuple(groups),
+        engine=first.engine,
+        model=first.model,
+        decode=first.decode,
+        fabric=first.fabric,
+        requests=inputs.requests._replace(host_ticks=first.host_ticks),
+        tiers=inputs.tiers._replace(peer_bytes_per_s=first.peer_bytes_per_s),
     )

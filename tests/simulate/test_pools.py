@@ -331,8 +331,8 @@ def test_random_clusters_wait_and_send_in_every_way():
         assert replay_violations(inputs, replay) == []
         sent = replay.transfer_start >= 0
         start, done = replay.transfer_start[sent], replay.transfer_done[sent]
-        source = replay.instance[sent] // fabric.instances_per_node
-        target = replay.decode_instance[sent] // fabric.instances_per_node
+        source = inputs.node_of[replay.instance[sent]]
+        target = inputs.node_of[replay.decode_instance[sent]]
         seen["pools"] += 1
         seen["waits"] += int((start > replay.first_token[sent]).sum())
         seen["local"] += int((source == target).sum())
