@@ -259,7 +259,8 @@ def _curve(
     if scenario.workload.preset is not None:
         raise click.UsageError("a preset's rate is constant: --amplitude or --curve is needed")
     if rate != "trace":
-        trace = scale_to_rate(trace, rate, scenario.seed)
+        # in step: the day keeps its shape
+        trace = scale_to_rate(trace, rate, scenario.seed, in_step=True)
     return trace_curve(trace, interval_s), trace if simulated else None
 
 
