@@ -85,7 +85,12 @@ def pcie_bytes_per_s(gpu: Gpu) -> float:
     gpu : Gpu
         Catalog entry.
     """
-    return float(gpu.pcie_bytes_per_s * load_toml("fabric.toml")["pcie"]["measured"]["efficiency"])
+    return float(gpu.pcie_bytes_per_s * _pcie_efficiency())
+
+
+@lru_cache(maxsize=1)
+def _pcie_efficiency() -> float:
+    return float(load_toml("fabric.toml")["pcie"]["measured"]["efficiency"])
 
 
 FetchPath = Literal["dram", "rdma"]

@@ -270,6 +270,8 @@ def _print(result: DesignPlan) -> None:
     echo_wrapped(f"unservable: {words.unservable(placement)}")
     if words.beyond_context(placement):
         echo_wrapped(f"beware: {words.beyond_context(placement)}")
+    for warning in result.warnings:
+        echo_wrapped(f"beware: {warning}")
     echo_wrapped(words.engine(placement))
     work = placement.workload
     own = work["trace_rate_rps"]
@@ -312,14 +314,14 @@ def _heading(text: str) -> None:
 def _print_designs(result: DesignPlan) -> None:
     from smetric_model.designing.pools import far_more
     from smetric_model.designing.rows import (
-        by_cost,
         design_caption,
         design_cells,
         design_columns,
+        design_order,
     )
 
     done = [design for design in result.designs if not design.error]
-    shown = by_cost(done[1:])[: _MOST_ROWS - 1]
+    shown = sorted(done[1:], key=lambda d: design_order(result, d))[: _MOST_ROWS - 1]
     click.echo()
     if done:
         print_table(

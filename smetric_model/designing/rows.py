@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 from smetric_model.planning.words import duration, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from smetric_model.designing.check import Try
     from smetric_model.designing.prices import Prices
     from smetric_model.designing.results import DesignPlan, DesignResult
 
 __all__ = [
     "balance_note",
-    "by_cost",
     "cost_text",
     "counted",
     "counted_units",
     "design_caption",
     "design_cells",
     "design_columns",
+    "design_order",
     "price_rows",
     "rate_text",
     "spent_text",
@@ -107,16 +105,6 @@ def cost_text(plan: DesignPlan, cost: float, digits: int = 3) -> str:
     return f"{number(cost, digits)} {plan.prices.unit}"
 
 
-def by_cost(designs: Sequence[DesignResult]) -> list[DesignResult]:
-    """Sort designs by their cost at the closed form's instances, which all of them have.
-
-    Parameters
-    ----------
-    designs : sequence of DesignResult
-    """
-    return sorted(designs, key=lambda d: (d.closed_form_cost, d.instances or 0))
-
-
 def design_columns(plan: DesignPlan) -> list[str]:
     """Return the columns of the table of designs, after the name.
 
@@ -162,6 +150,18 @@ def balance_note(plan: DesignPlan) -> str:
         f"The recommended router serves {rate_text(rate)} within the SLO here, more than this table"
         " has: it balances the load"
     )
+
+
+def design_order(plan: DesignPlan, design: DesignResult) -> tuple[bool, float]:
+    """Return what designs are sorted by in a table: those with a simulated number first, by cost.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    design : DesignResult
+    """
+    apart = bool(plan.seeds) and plan.goal == "instances" and design.source != "simulated"
+    return apart, math.inf if design.bill is None else design.bill.total
 
 
 def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:
