@@ -293,8 +293,10 @@ def _print(result: DesignPlan) -> None:
     for finding in result.findings:
         click.echo()
         _heading(finding.title)
-        for text in (*finding.words, *finding.notes):
+        for text in finding.words:
             echo_wrapped(text)
+        for note in finding.notes:
+            echo_wrapped(f"note: {note}")
     _print_designs(result)
     _print_placement(placement, advice(result), balance_note(result))
     click.echo()

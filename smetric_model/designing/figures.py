@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from smetric_model.designing.worth import needed_instances
 from smetric_model.plots import dressed, legend, light, new_figure
@@ -80,6 +81,8 @@ def designs_figure(plan: DesignPlan) -> Figure:
         axes.plot(*confirmed, linestyle="none", **look)
         handles.append(Line2D([], [], linestyle="none", label="as given, simulated", **look))
     axes.set_xlabel(f"cost [{plan.prices.unit} an hour]" if plan.prices.given else "GPUs")
+    if not plan.prices.given:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     axes.set_ylabel("rate attained [requests/s]" if capacity else "TTFT P90 [s]")
     axes.margins(0.08)
     dressed(axes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smetric_model.designing.candidates import TIER, only
 from smetric_model.designing.hardware import spare_gpus
 from smetric_model.designing.names import policy_name
+from smetric_model.designing.pools import limited_by
 from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
@@ -344,8 +345,8 @@ def _ends(plan: DesignPlan) -> str:
     wanted = plan.scenario.slo.attainment
     if limit.saturated:
         return (
-            f"The cluster saturates while {percent(limit.within_slo_ratio)} are still within SLO:"
-            " the SLO does not limit it, and other SLOs change little. "
+            f"Saturation ends the capacity ({limited_by(plan.advised)}), while"
+            f" {percent(limit.within_slo_ratio)} are still within SLO: looser SLOs change nothing. "
         )
     text = (
         f"The share within SLO ends the capacity: {percent(limit.idle_within_slo_ratio)} where"
