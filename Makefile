@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 OUT    ?= out
 # test processes; a file's tests run in one of them
 TESTERS ?= -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder
+# of the site: execute or nothing
+NOTEBOOKS ?=
 # engines on CPUs, for live validation; an environment of its own
 LIVE   ?= .venv-live
 
@@ -42,8 +44,8 @@ $(LIVE)/.installed: requirements/live-cpu.txt tools/live_environment.py
 figures: $(STAMP)  ## the paper's figures and a page with all of them, in out/figures
 	$(BIN)/python paper_figures/gallery.py --out $(OUT)/figures
 
-docs: $(STAMP)  ## the site: pages, notebooks, API reference, in out/docs; warnings are errors
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . $(OUT)/docs
+docs: $(STAMP)  ## the site, in out/docs; NOTEBOOKS=execute: with what notebooks answer, minutes; warnings are errors
+	SMETRIC_DOCS_NOTEBOOKS=$(NOTEBOOKS) $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs . $(OUT)/docs
 
 clean:
 	rm -rf $(VENV) $(LIVE) $(OUT) .mypy_cache .ruff_cache .pytest_cache .hypothesis

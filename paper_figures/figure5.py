@@ -3,7 +3,7 @@
     python paper_figures/figure5.py [TRACE ...] [--out out/figure5.png]
 
 Bars: share of prompt tokens that an infinite store would save, by the session that produced the
-block first.  Figures above the parts: share of *reuse* (intra, system, other sum to 1).
+block first.  Figures in and beside the parts: share of *reuse* (intra, system, other sum to 1).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ PARTS = (
     ("system", "system prompt", "#92c5de"),
     ("other", "other sessions", "#f4a582"),
 )
+
+#: behind what may stand on the paper's line
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 def main() -> None:
@@ -46,10 +49,11 @@ def main() -> None:
                 va="center",
                 color="white" if part == "intra" and not small else "black",
                 fontsize=8,
+                bbox=ON_WHITE if small else None,
             )
         bottom += height
     for index, total in enumerate(bottom):
-        axis.text(index, total + 0.01, f"{total:.1%}", ha="center", weight="bold")
+        axis.text(index, total + 0.025, f"{total:.1%}", ha="center", weight="bold", bbox=ON_WHITE)
     axis.axhline(0.8, color=common.PAPER, linestyle=":", zorder=0, label="paper, both traces")
     axis.set_xticks(range(len(traces)), [common.label(t) for t in traces])
     axis.grid(axis="x", visible=False)

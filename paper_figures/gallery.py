@@ -19,6 +19,8 @@ from pathlib import Path
 
 import jinja2
 from common import SHIPPED
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from results import PRESETS, render
 
 from smetric_model.errors import SpecError
@@ -41,6 +43,7 @@ figure { margin: 2.5rem 0; }
 img { width: 100%; height: auto; background: #fff; border-radius: 6px; }
 a.zoom { display: block; overflow-x: auto; }
 figcaption { white-space: pre-line; margin: .3rem 0 .6rem; }
+code { font-size: .9em; }
 h2 { margin-top: 3rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .82rem; }
@@ -60,7 +63,7 @@ nav a { margin-right: .6rem; }
 {% for one in figures %}
 <figure id="figure{{ one.number }}">
 <h2>Figure {{ one.number }}</h2>
-<figcaption>{{ one.caption }}</figcaption>
+<figcaption>{{ one.caption | inline }}</figcaption>
 {% for image in one.images %}
 {% if loop.first %}<a class="zoom" href="#figure{{ one.number }}">\
 <img alt="Figure {{ one.number }}, {{ image.name }}" src="{{ image.source }}"></a>
@@ -96,12 +99,13 @@ class Entry:
 
 
 def caption(number: int) -> str:
-    """Return what a figure's script says of it, without how it is called."""
+    """Return what a figure's script says of it, without how it is called; inline markdown."""
     text = ast.get_docstring(ast.parse((HERE / f"figure{number}.py").read_text())) or ""
     first, _, rest = text.partition("\n")
     paragraphs = [p for p in rest.split("\n\n") if not p.lstrip().startswith("python ")]
     body = "\n".join(" ".join(p.split()) for p in paragraphs if p.strip())
-    return first.partition(":")[2].strip().capitalize() + ("\n" + body if body else "")
+    title = first.partition(":")[2].strip()
+    return title[:1].upper() + title[1:] + ("\n" + body if body else "")
 
 
 def _run(number: int, out: Path, arguments: list[str]) -> str:
@@ -191,6 +195,7 @@ def page(figures: list[Entry], claims: dict[str, object] | None) -> str:
         " states. Parameters and their reasons: data/reproduction.toml."
     )
     environment = jinja2.Environment(autoescape=True)
+    environment.filters["inline"] = lambda text: Markup(MarkdownIt().renderInline(text))
     return environment.from_string(PAGE).render(figures=figures, claims=claims, intro=intro)
 
 

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
+from smetric_model._figure import ShownFigure
 from smetric_model.colours import COLOURS
 from smetric_model.planning.words import END_NAMES, byte_size, number
 from smetric_model.units import GB, MS_PER_S
@@ -89,7 +90,7 @@ def dressed(axes: Axes) -> Axes:
 
 def new_figure(height: float) -> Figure:
     """Return an empty figure as wide as a phone, of a height in inches."""
-    return Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
+    return ShownFigure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
 
 
 def legend(figure: Figure, handles: list[Any], columns: int) -> None:

@@ -34,7 +34,8 @@ import numpy as np
 from smetric_model.errors import SpecError
 
 if TYPE_CHECKING:
-    from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Mixed
+    from smetric_model.analytic.cluster import ClusterState, ColocatedCluster
+    from smetric_model.analytic.mixed_requests import Mixed
 
 __all__ = ["MECHANISMS", "Solved", "mechanisms", "values_of_mixtures"]
 

@@ -28,7 +28,7 @@ def _completed_rps(
     cluster: ColocatedCluster, rate_rps: float, state: tuple[float, float]
 ) -> tuple[float, str]:
     """Rate that engines and links complete with the hits of a rate, and what limits them."""
-    cluster._before_token, cluster._shared_in_use = 0.3, 0.0
+    cluster._begin()
     pinned, computing = state
     guess = cluster._first_guess(rate_rps)._replace(
         pinned=pinned * cluster.demand.pool_tokens, computing=computing

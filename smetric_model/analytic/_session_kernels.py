@@ -30,17 +30,16 @@ def common_blocks(parent, start, leaf, blocks, first, second, out):  # type: ign
     return np.int64(first.size)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def found(  # type: ignore[no-untyped-def]
-    own,
-    private,
-    idle,
-    between,
+    turns,
+    alike,
     expected,
     shared,
     has_home,
     longest,
-    chance,
+    parts,
+    hot,
     landing,
     nodes,
     shares,
@@ -51,73 +50,111 @@ def found(  # type: ignore[no-untyped-def]
     per_output_token_s,
     turns_back,
     back,
-    ties,
+    edges,
     everywhere,
+    leads,
+    stay_of,
+    home_wins,
     rule,
+    stays_alone,
     result,
 ):
     """Work out what each request finds, averaged over instances of different load.
 
-    ``own``, ``private``, ``idle``, ``between`` are (turns back, n), ``chance`` and ``landing``
-    (nodes, n): the share of its shared prefix that an instance holds by chance, and the one where
-    the request lands.  ``back`` weighs older copies where it lands, ``ties`` the latest turn that
-    was elsewhere.  ``everywhere``: P(a prefix counts as held by all | an instance holds it with
-    chance 0, 1/m, … 1).  ``rule``: stay, stay without context, least hit ratio (-1: none), subtract
-    shared, needs own, ties count, block, engine block, instances.  ``result`` (7, n): stays, whole,
-    part, landed, refused, tie moves, adrift; the parts are sums, not means.
+    ``turns`` (n, turns back, 4): private and own tokens, idle and output tokens in between;
+    ``alike`` (n,): turns back up to the last copy that is as long as the latest.
+    ``parts``: the shared prefix of each request in segments (tokens, segment, first of each
+    request); ``hot`` and ``landing`` (segments, nodes): the chance that an instance holds each, and
+    that the one does where the request lands.  ``back`` weighs older copies where it lands;
+    ``edges`` (turns back + 1,): turns that each row of ``turns`` stands for.  ``everywhere``: P(a
+    prefix counts as held by all | an instance holds it with chance 0, 1/m, … 1).  ``leads`` (n,):
+    what a request's home hit is worth, in cells of ``stay_of`` (2, cells): P(stay) if its home has
+    the context, and the logarithm of that of turns that find at least as much.  ``home_wins``:
+    P(the home is the least loaded of 1 … N holders), numbers in geometric series.  ``rule``: P(an
+    older copy wins over the home), stay without context, least hit ratio (-1: none), subtract
+    shared, needs own, ties count, block, engine block, instances.
+    ``result`` (7, n): stays, whole, part, landed, refused, tie moves, adrift; the parts are sums,
+    not means.  With ``stays_alone`` the third is P(leaves for the latest copy elsewhere), where a
+    home is left at all often.
     """
-    stay, without, least, subtract, needs_own, looks, block, tie, instances = rule
+    swaps, without, least, subtract, needs_own, looks, block, tie, instances = rule
+    tokens, segment, begins = parts
     cells = everywhere.size - 1
+    per_place = (home_wins.size - 1) / np.log(max(instances, 2.0))
     start, end = window
     length = max(end - start, 1e-9)
-    rows, n = own.shape
-    older, tied_of = np.zeros(nodes.size), np.zeros(nodes.size)
-    looking = np.zeros(nodes.size, np.bool_)
+    n, rows, _ = turns.shape
+    levels = nodes.size
+    older, tied_of = np.zeros(levels), np.zeros(levels)
+    chance, lands = np.zeros(levels), np.zeros(levels)
+    drains = np.empty(levels)
+    for z in range(levels):
+        drains[z] = max(nodes[z] * stored_tps, 1e-9)
     for k in range(n):
+        private, own, idle = turns[k, 0, 0], turns[k, 0, 1], turns[k, 0, 2]
+        for z in range(levels):
+            chance[z], lands[z] = 0.0, 0.0
+        if shared[k] > 0.0:
+            for i in range(begins[k], begins[k + 1]):
+                amount = tokens[i] / shared[k]
+                for z in range(levels):
+                    chance[z] += amount * hot[segment[i], z]
+                    lands[z] += amount * landing[segment[i], z]
         # older copies, a look at each for all instances at once
-        for z in range(nodes.size):
-            older[z] = shared[k] * landing[z, k]
+        for z in range(levels):
+            older[z] = shared[k] * lands[z]
             tied_of[z] = 0.0
-            looking[z] = True
-        still = nodes.size
-        for r in range(rows - 1):
-            if still == 0 or own[r + 1, k] <= 0.0:
+        cell = min(int(leads[k]), stay_of.shape[1] - 2)
+        beyond = min(leads[k] - cell, 1.0)
+        stay = stay_of[0, cell] + beyond * (stay_of[0, cell + 1] - stay_of[0, cell])
+        log_kept = stay_of[1, cell] + beyond * (stay_of[1, cell + 1] - stay_of[1, cell])
+        reach = 1.0
+        oldest = 0.0
+        for z in range(levels):
+            oldest = max(oldest, ages[z])
+        for r in range(1, alike[k] if stays_alone and stay > 0.95 else rows):
+            if turns[k, r, 1] <= 0.0:
                 break
-            passed = (turns_back[r + 1] - 1.0) * first_token_s
-            passed += idle[r + 1, k] + between[r + 1, k] * per_output_token_s
+            as_long = looks > 0.0 and turns[k, r, 1] >= own - block
+            passed = (turns_back[r] - 1.0) * first_token_s
+            passed += turns[k, r, 2] + turns[k, r, 3] * per_output_token_s
+            if passed > oldest:
+                break
             seen = min(max((end - passed) / length, 0.0), 1.0)
-            adds = back[r] * private[r + 1, k] * seen
-            as_long = looks > 0.0 and own[r + 1, k] >= own[0, k] - block
-            for z in range(nodes.size):
-                if not looking[z]:
-                    continue
-                if passed > ages[z]:
-                    looking[z] = False
-                    still -= 1
-                    continue
-                older[z] += adds
-                if as_long:
-                    tied_of[z] += ties[r] * seen
-        full = min(private[0, k] + min(own[0, k], shared[k]), longest[k])
-        cold = 0.0
-        if has_home[k]:
-            cold = min(max((end - idle[0, k]) / length, 0.0), 1.0)
-        for z in range(nodes.size):
+            adds = back[r - 1] * turns[k, r, 0] * seen
+            last = 0.0
+            if as_long and log_kept < 0.0:  # the session has stayed since, but left then
+                longer = np.exp(log_kept * (edges[r] - 1.0))
+                last = reach - longer
+                reach = longer
+            for z in range(levels):
+                if passed <= ages[z]:
+                    older[z] += adds
+                    if as_long:
+                        tied_of[z] += last * seen
+        if not has_home[k]:
+            landed = 0.0
+            for z in range(levels):
+                landed += shares[z] * min(older[z], longest[k])
+            result[3, k] = landed
+            continue
+        prefix = min(own, shared[k])
+        full = min(private + prefix, longest[k])
+        cold = min(max((end - idle) / length, 0.0), 1.0)
+        stays, wholes, part, landed, refused, moves, drifts = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        sought = 0.0
+        for z in range(levels):
             share, age = shares[z], ages[z]
             elsewhere, tied = older[z], tied_of[z]
-            if not has_home[k]:
-                result[3, k] += share * min(elsewhere, longest[k])
-                continue
             left = 0.0
             if age > 0.0:
-                drain = max(private[0, k] / max(nodes[z] * stored_tps, 1e-9), 1e-9)
-                left = min(max(0.5 - (idle[0, k] - age) / drain, 0.0), 1.0)
+                drain = max(private / drains[z], 1e-9)
+                left = min(max(0.5 - (idle - age) / drain, 0.0), 1.0)
             is_whole = cold if left >= 1.0 else 0.0
             left *= cold
-            prefix = min(own[0, k], shared[k])
-            home = private[0, k] * left + prefix * (1.0 if left > 0.0 else chance[z, k])
+            home = private * left + prefix * (1.0 if left > 0.0 else chance[z])
             home = min(home, longest[k])
-            common = shared[k] if chance[z, k] >= 0.9 else 0.0
+            common = shared[k] if chance[z] >= 0.9 else 0.0
             keeps = True
             if least >= 0.0:
                 if subtract > 0.0:
@@ -127,8 +164,8 @@ def found(  # type: ignore[no-untyped-def]
             # no more than a shared prefix is left: it counts for nothing where all hold it, else
             # whoever holds it ties with the home
             adrift = 0.0
-            if keeps and needs_own > 0.0 and private[0, k] * left <= tie:
-                place = min(max(chance[z, k], 0.0), 1.0) * cells
+            if keeps and needs_own > 0.0 and private * left <= tie:
+                place = min(max(chance[z], 0.0), 1.0) * cells
                 low = min(int(place), cells - 1)
                 upto = place - low
                 adrift = 1.0 - (1.0 - upto) * everywhere[low] - upto * everywhere[low + 1]
@@ -138,43 +175,63 @@ def found(  # type: ignore[no-untyped-def]
             if instances <= 1.0:
                 at_home, moved, adrift = 1.0, 0.0, 0.0
             elif keeps:
-                moved = 0.5 * stay * tied if left > 0.0 else 0.0
+                moved = swaps * stay * tied if left > 0.0 else 0.0
                 at_home = stay - moved
             else:
                 at_home, moved = without, 0.0
                 if adrift > 0.0 and left > 0.0:
-                    holders = 1.0 + (instances - 1.0) * chance[z, k]
-                    at_home += adrift * (1.0 / holders - without)
+                    holders = 1.0 + (instances - 1.0) * chance[z]
+                    # numbers of holders are a geometric series from 1
+                    place = np.log(holders) * per_place
+                    low = min(int(place), home_wins.size - 2)
+                    wins = home_wins[low] + (place - low) * (home_wins[low + 1] - home_wins[low])
+                    at_home += adrift * (wins - without)
                 # one that drifts finds the prefix where it lands
                 elsewhere += adrift * max(shared[k] - elsewhere, 0.0)
-            result[0, k] += share * at_home
-            result[1, k] += share * at_home * is_whole
-            result[2, k] += share * at_home * max(home - is_whole * full, 0.0)
+            stays += share * at_home
+            wholes += share * at_home * is_whole
+            part += share * at_home * max(home - is_whole * full, 0.0)
             away = max(1.0 - at_home - moved, 0.0)
-            result[3, k] += share * (away * min(elsewhere, longest[k]) + moved * home)
+            if keeps and private > 0.0:
+                worth = (older[z] - shared[k] * lands[z]) / private
+                sought += share * away * stay * min(max(worth, 0.0), 1.0)
+            landed += share * (away * min(elsewhere, longest[k]) + moved * home)
             if not keeps:
-                result[4, k] += share
-            result[5, k] += share * moved
-            result[6, k] += share * adrift
+                refused += share
+            moves += share * moved
+            drifts += share * adrift
+        if stays_alone:
+            part = sought
+        result[0, k], result[1, k], result[2, k], result[3, k] = stays, wholes, part, landed
+        result[4, k], result[5, k], result[6, k] = refused, moves, drifts
     return 0
 
 
 @njit(cache=True)
-def returns(order, session, stay, tied, instances, out):  # type: ignore[no-untyped-def]
+def returns(order, session, stay, tied, sought, instances, out):  # type: ignore[no-untyped-def]
     """P(each request is served where its session's first turn was), along each session.
 
-    A turn stays with ``stay``, goes to an earlier instance of its session with ``tied``, else
-    anywhere.  ``order``: rows by session, then time.
+    A turn stays with ``stay``, goes to another copy as long with ``tied``, to the latest other
+    instance of its session with ``sought``, else anywhere.  Of moves between two copies every other
+    one is undone by the next, so that half of them lead away for good; one that is sought leads
+    from the first instance to another as often as back.  ``order``: rows by session, then time.
     """
-    at_first = 1.0
+    at_first, before = 1.0, 0.0  # here; not here, but this was the instance before
+    others = max(instances - 1.0, 1.0)
     for i in range(order.size):
         row = order[i]
         if i == 0 or session[row] != session[order[i - 1]]:
-            at_first = 1.0
+            at_first, before = 1.0, 0.0
         else:
-            away = 1.0 - at_first
-            anywhere = max(1.0 - stay[row] - tied[row], 0.0) / max(instances - 1.0, 1.0)
-            at_first = at_first * stay[row] + away * (anywhere + tied[row] * at_first)
+            kept = min(stay[row] + 0.5 * tied[row], 1.0)
+            leave = 1.0 - kept
+            back = min(sought[row], leave)
+            anywhere = (leave - back) / others
+            far = max(1.0 - at_first - before, 0.0)
+            came = before * back + (before + far) * anywhere
+            left = at_first * leave
+            before = before * kept + left
+            at_first = at_first * kept + came
         out[row] = at_first
     return 0
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["law_at", "mean_ttft_within", "mean_within"]
+__all__ = ["law_at", "mean_ttft_within", "mean_within", "within_slo"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -175,3 +175,116 @@ def mean_ttft_within(
             within += value
         total += weights[group] * within / apart.shape[1]
     return total
+
+
+@njit(cache=True)
+def within_slo(
+    prefill: FloatArray,
+    step: FloatArray,
+    blocked: NDArray[np.bool_],
+    weights: FloatArray,
+    tokens: FloatArray,
+    most: FloatArray,
+    spare: FloatArray,
+    tpot_limit: float,
+    waiting: FloatArray,
+    waiting_step: float,
+    waits: FloatArray,
+    edges: FloatArray,
+    wait: tuple[float, float, float, float, float],
+    behind: tuple[float, float],
+    table: tuple[FloatArray, FloatArray, float, float],
+    most_table: tuple[FloatArray, FloatArray, float, float],
+) -> FloatArray:
+    """P(TTFT within its limit), P(TPOT within its), and P(both) of each request.
+
+    Parameters
+    ----------
+    prefill, step : ndarray, shape (groups, n)
+        Time of the own prefill, and of a decode step [s].
+    blocked, weights : ndarray, shape (groups,)
+        Whether a group waits for KV, and its weight.
+    tokens, most, spare : ndarray, shape (n,)
+        Tokens after the first; most prefills beside them; TTFT limit less what lies before the
+        prefill [s].
+    tpot_limit : float
+        Limit a token [s]; ``inf``: none.
+    waiting, waiting_step
+        Law of the wait for prefill on its grid.
+    waits, edges : ndarray, shape (bins,) and (bins + 1,)
+        Waits told apart where the TPOT depends on them [s], and the parts of [0, 1] they stand for.
+    wait : tuple of float
+        Mean wait for KV [s]; step under way [s]; work of later arrivals in the last step: share of
+        the prefill beyond the most, a second waited, and at most [s].
+    behind : tuple of float
+        Share of the shared work by which the interval behind is longer, and the factor on it.
+    table, most_table
+        Laws of the stalls by interval, and by count: values, step of each, logarithm of the first
+        level and levels for a unit of logarithm; the second empty where it never binds.
+
+    Returns
+    -------
+    ndarray, shape (3, n)
+    """
+    cdf, steps, first, per_level = table
+    most_cdf, most_steps, most_first, most_per_level = most_table
+    kv_wait, under_way, share_load, slope, most_shared = wait
+    shared_share, factor = behind
+    result = np.zeros((3, tokens.size))
+    last = waiting.size - 1
+    for group in range(weights.size):
+        weight = weights[group]
+        for i in range(tokens.size):
+            own = prefill[group, i]
+            base = share_load * max(own - most_shared, 0.0)
+            left = spare[i] - own
+            if not blocked[group]:
+                left -= under_way
+                left = max((left - base) / (1.0 + slope), left - most_shared)
+            in_ttft = 0.0
+            if left >= 0.0:
+                place = left / waiting_step
+                in_ttft = waiting[last]
+                if place < last:
+                    index = int(place)
+                    in_ttft = waiting[index] + (place - index) * (
+                        waiting[index + 1] - waiting[index]
+                    )
+                if blocked[group]:
+                    in_ttft *= 1.0 - np.exp(-left / kv_wait)
+            result[0, i] += weight * in_ttft
+            decode = tokens[i] * step[group, i]
+            room = tokens[i] * tpot_limit - decode
+            by_count = 0.0
+            limited = tokens[i] > 0.0 and tpot_limit < np.inf
+            if limited and most_steps.size:
+                low, share = _level(most[i], most_first, most_per_level, most_steps.size)
+                by_count = _between(most_cdf, most_steps, low, share, room)
+            bins = 1 if blocked[group] else waits.size
+            for b in range(bins):
+                low_edge = 0.0 if blocked[group] else edges[b]
+                high_edge = 1.0 if blocked[group] else edges[b + 1]
+                in_tpot = 1.0
+                if limited:
+                    in_tpot = by_count
+                    if by_count < 1.0:
+                        interval = own
+                        if not blocked[group]:
+                            shared = min(base + slope * waits[b], most_shared)
+                            interval = max(own + waits[b] + shared_share * shared, 0.0)
+                        interval = decode + factor * interval
+                        low, share = _level(interval, first, per_level, steps.size)
+                        in_tpot = max(_between(cdf, steps, low, share, room), by_count)
+                # of this bin of waits, the part short enough for the TTFT
+                short = min(max(in_ttft - low_edge, 0.0), high_edge - low_edge)
+                result[1, i] += weight * (high_edge - low_edge) * in_tpot
+                result[2, i] += weight * short * in_tpot
+    return np.minimum(np.maximum(result, 0.0), 1.0)
+
+
+@njit(cache=True)
+def _level(parameter: float, first: float, per_level: float, levels: int) -> Any:
+    """Level below a parameter, and how far it is towards the next."""
+    position = min(max((np.log(parameter) - first) * per_level, 0.0), levels - 1.0)
+    low = min(int(position), max(levels - 2, 0))
+    return low, position - low

@@ -42,6 +42,8 @@ class Arrivals:
     is_free : ndarray of bool, shape (n,), optional
         Which requests of the instance's mix these are.  They compute more than those that come
         back to their context, and go where little is under way.
+    scale : float
+        Factor by which rates are expected to be scaled so that their mean is right.
     """
 
     factor: FloatArray
@@ -50,6 +52,7 @@ class Arrivals:
     free_ratio: FloatArray | None = None
     busy_free_ratio: FloatArray | None = None
     is_free: NDArray[np.bool_] | None = None
+    scale: float = 1.0
 
     @property
     def is_poisson(self) -> bool:

@@ -44,6 +44,10 @@ __all__ = [
 ]
 
 
+_ALL = slice(None)
+_PREFILLS = 64  # requests that say how decodes shorten the prefills of all
+
+
 @dataclass(frozen=True)
 class RequestMix:
     """What arrives at an instance; arrays of shape (n,), one entry per request.
@@ -179,14 +183,17 @@ class ColocatedInstance:
         context = mix.prompt_tokens + 0.5 * mix.output_tokens + self.fixed_state_tokens
         own = float(self._alone_s.mean())
         batch = float(np.clip(self.pool_tokens / context.mean(), 1.0, self.max_running_requests))
+        held, made = float(context.sum()), float(mix.output_tokens @ context)
+        outputs = float(mix.output_tokens.sum())
         for _ in range(20):
             step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-            residence = batch * own + mix.output_tokens * step
-            mean_context = float((residence * context).sum() / residence.sum())
+            waits = batch * own
+            mean_context = (waits * held + step * made) / (waits * context.size + step * outputs)
             new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
             if abs(new - batch) < 1e-3:
                 break
             batch = 0.5 * (batch + new)
+        residence = waits + mix.output_tokens * step
         context = np.minimum(context, self.pool_tokens)
         fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
         return fits, mean_context
@@ -196,29 +203,45 @@ class ColocatedInstance:
         """Engine time of each request's prefill with nothing beside it [s]."""
         return self._prefill_of(0.0)
 
-    def _prefill_of(self, decode_batch: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    def _prefill_of(
+        self, decode_batch: float | NDArray[np.float64], rows: slice | NDArray[np.intp] = _ALL
+    ) -> NDArray[np.float64]:
         """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s].
 
-        For batches of shape (d, 1) of shape (d, n).
+        For batches of shape (d, 1) of shape (d, n); of some of the requests.
         """
         mix = self.mix
-        new = mix.prompt_tokens - mix.hit_tokens
+        hit = mix.hit_tokens[rows]
+        new = mix.prompt_tokens[rows] - hit
         decode_context = np.where(np.asarray(decode_batch) > 0, self.decode_context_tokens, 0.0)
-        time = prefill_time_s(
-            self.model, new, mix.hit_tokens, self.token_budget, decode_batch, decode_context
-        )
+        time = prefill_time_s(self.model, new, hit, self.token_budget, decode_batch, decode_context)
         idle = np.asarray(step_time_s(self.model, 0, 0, decode_batch, decode_context))
         steps = prefill_steps(new, self.token_budget, decode_batch)
         return np.asarray(time - steps * idle)
 
     @cached_property
     def _prefill_grid(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Batches d at which the marginal prefill times are tabulated, and those, (d, n)."""
+        """Batches d at which the marginal prefill times are tabulated, and those, (d, n).
+
+        Of many requests some, by new tokens, say by how much decodes beside them shorten it.
+        """
         top = max(float(self.batches[-1]) - 1.0, 0.0)
+        alone = self._alone_s
         if top <= 0:
-            return np.array([0.0]), self._alone_s[None, :]
-        grid = np.unique(np.append(np.geomspace(min(1.0, top), top, 6), (0.0, top)))
-        return grid, np.concatenate((self._alone_s[None, :], self._prefill_of(grid[1:, None])))
+            return np.array([0.0]), alone[None, :]
+        grid = np.append(0.0, np.geomspace(min(1.0, top), top, 6 if top > 1.0 else 1))
+        if alone.size <= 2 * _PREFILLS:
+            return grid, np.concatenate((alone[None, :], self._prefill_of(grid[1:, None])))
+        new = self.mix.prompt_tokens - self.mix.hit_tokens
+        order = np.argsort(new)
+        at = ((np.arange(_PREFILLS) + 0.5) * (order.size / _PREFILLS)).astype(int)
+        rows = order[at]
+        ratio = np.ones((grid.size, order.size))
+        place = np.empty(order.size)
+        place[order] = np.arange(order.size)
+        for row, beside in enumerate(self._prefill_of(grid[1:, None], rows), start=1):
+            ratio[row] = np.interp(place, at, beside / np.maximum(alone[rows], 1e-300))
+        return grid, ratio * alone
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:
         """Return the marginal engine time of each request's prefill beside other decodes.

@@ -7,6 +7,8 @@ arrival interrupts decode for one busy period.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,11 +39,22 @@ def condensed(work: ArrayLike, bins: int = 32) -> tuple[NDArray[np.float64], NDA
     ordered = np.sort(np.asarray(work, dtype=float))
     if ordered.size <= 2 * bins:
         return ordered, np.full(ordered.size, 1.0 / ordered.size)
+    cuts, counts, weights = _parts(ordered.size, bins)
+    return np.add.reduceat(ordered, cuts) / counts, weights
+
+
+@lru_cache(maxsize=64)
+def _parts(
+    size: int, bins: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the parts of a sample begin, how many values each has, and its weight."""
     tail = 0.5 ** (np.arange(1, 4 * bins) * 4.0 / bins)
-    cuts = np.unique(np.concatenate(([0], (ordered.size * (1.0 - tail)).round().astype(int))))
-    cuts = cuts[cuts < ordered.size]
-    counts = np.diff(np.append(cuts, ordered.size))
-    return np.add.reduceat(ordered, cuts) / counts, counts / ordered.size
+    cuts = np.unique(np.concatenate(([0], (size * (1.0 - tail)).round().astype(int))))
+    cuts = cuts[cuts < size]
+    counts = np.diff(np.append(cuts, size)).astype(float)
+    weights = counts / size
+    weights.flags.writeable = False
+    return cuts, counts, weights
 
 
 def busy_period_counts(
@@ -126,6 +139,7 @@ def bursty_queue(
     return weights, burst_rates * weights
 
 
+_POINTS = 1 << 10  # of the transforms
 _MANY = 40  # Newton steps at one point, at most
 
 
@@ -161,7 +175,7 @@ def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-d
     busy = np.zeros(log_z.size, np.complex128)
     start = 0.0j
     for i in range(log_z.size):
-        found = start
+        found = 2.0 * start - busy[i - 2] if i > 1 else start
         for attempt in range(2):
             # plain iteration contracts and keeps inside the unit circle; Newton finishes, and
             # does without where the neighbour's value is at hand
@@ -173,9 +187,10 @@ def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-d
                 error = found - value
                 slope = 1.0 - per_step * weighted if turn >= plain else 1.0 + 0.0j
                 found -= error / slope
-                if abs(error) < 1e-8:
+                # what a step of Newton's leaves is about the square of what it met
+                if abs(error) < (1e-5 if turn >= plain else 1e-8):
                     break
-            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-8:
+            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-5:
                 break
             found = 0.0j  # the neighbour's value led astray: from the beginning
         busy[i] = start = found
@@ -223,7 +238,7 @@ class BusyPeriods:
         weights: ArrayLike,
         rate_rps: float,
         horizon_s: float,
-        points: int = 1 << 10,
+        points: int = _POINTS,
         first: tuple[ArrayLike, ArrayLike, float] | None = None,
     ):
         self.rate_rps = rate_rps

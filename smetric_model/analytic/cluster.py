@@ -24,18 +24,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
-from smetric_model.analytic import _session_kernels
 from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.arrivals import Arrivals
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
-from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
+from smetric_model.analytic.cluster_tiers import (
+    HOLDERS,
+    LEADS,
+    Lead,
+    LocalHits,
+    Pace,
+    StayRule,
+    lead_of,
+)
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.latency import host_time_s
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
+from smetric_model.analytic.routed_cluster import RoutedCluster, Unprefilled
 from smetric_model.analytic.scenario_policy import policy_of
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
@@ -45,22 +53,24 @@ from smetric_model.errors import ConvergenceError, UnstableError
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ClusterState", "ColocatedCluster", "Guess", "Mixed"]
+__all__ = ["ClusterState", "ColocatedCluster", "Guess"]
 
 FloatArray = NDArray[np.float64]
 
 _ROUNDS = 12
 _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
+_FARTHEST, _LEAST = 1.0, 0.7  # of the last two rounds' difference, onwards and back
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
 _MOST_STEPS = 3_000  # of the mean field, all rounds together
-_ROUTED = 1e-6  # change of a probability at which the mean field has come to rest
-_PICKED = 512  # kinds of request behind the engine's laws
-_GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
-_STRATA = 64  # of uncached tokens among them
-_FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
+#: change of a probability at which the mean field has come to rest, and in the first rounds
+_ROUTED, _ROUGHLY = 1e-6, 1e-4
+_PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that they come to rest,
+_OTHERS = 0.02  # unless so much more of the follow-ups stay
+#: what policies that weigh hits compare
+_LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
 
 
 class Guess(NamedTuple):
@@ -70,30 +80,6 @@ class Guess(NamedTuple):
     pace: Pace
     pinned: float
     computing: float
-
-
-class Mixed(NamedTuple):
-    """Requests as the engines get them: equally likely kinds of request; arrays of one length.
-
-    Attributes
-    ----------
-    prompt, output : ndarray
-        Lengths [tokens].
-    local, fetched, potential : ndarray
-        Hit in the instance's own memory; fetched; what could have been fetched [tokens].
-    fetch_s : ndarray
-        Time of each fetch [s].
-    is_free : ndarray of bool
-        Whether it lands elsewhere than at a home.
-    """
-
-    prompt: FloatArray
-    output: FloatArray
-    local: FloatArray
-    fetched: FloatArray
-    potential: FloatArray
-    fetch_s: FloatArray
-    is_free: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +216,14 @@ class ColocatedCluster:
             return StayRule(stay, needs_own=True, stay_without=1 / n, seeks_hits=True)
         return StayRule(stay, stay_without=stay)
 
+    def _begin(self) -> None:
+        """Forget what rounds keep besides their guess."""
+        self._before_token, self._first_token_s, self._shared_in_use = 0.3, 0.0, 0.0
+        self._steps_left = _MOST_STEPS
+        self._picked: Picked | None = None
+        self._scale = 1.0
+        self._exactness = _ROUTED
+
     def _first_guess(self, rate_rps: float) -> Guess:
         n = self.instances
         stay = 1 / n if self.policy.threshold_form is None else 0.95
@@ -270,18 +264,22 @@ class ColocatedCluster:
         n = local.prompt.size
         found = np.concatenate((hits.whole_tokens, hits.part_tokens, hits.landed_tokens))
         weight = np.concatenate((hits.whole, hits.stay - hits.whole, 1 - hits.stay))
-        stored = np.tile(held, 3)
-        prompts = np.tile(local.prompt, 3)
-        new = prompts - np.maximum(found, stored)
-        picked, scale = _picked(new, self.work.output_ranks, weight)
-        row = picked % n
-        prompt, output = prompts[picked], self.work.output_tokens[row]
+        new = np.tile(local.prompt, 3) - np.maximum(found, np.tile(held, 3))
+        if self._picked is None:
+            self._picked = pick(new, self.work.output_ranks, weight)
+        else:
+            mean = float(new @ weight) / float(weight.sum())
+            self._picked = self._picked.with_mean(new[self._picked.kinds], mean)
+        kinds, scale = self._picked
+        row = kinds % n
+        prompt, output = local.prompt[row], self.work.output_tokens[row]
         # strata keep their means: of what is computed, and of what is generated
         output = np.maximum(output * (self.work.mean_output / float(output.mean())), 1.0)
         block = float(demand.instance.block_tokens)
-        computed = np.clip(new[picked] * scale, 1.0, prompt)
+        computed = np.clip(new[kinds] * scale, 1.0, prompt)
         total = np.minimum(prompt - computed, local.longest[row])
-        missing = stored[picked] - found[picked]
+        stored = held[row]
+        missing = stored - found[kinds]
         potential = np.where(missing >= block, np.clip(missing, 0.0, total), 0.0)
         here = total - potential
         recompute = None
@@ -289,16 +287,16 @@ class ColocatedCluster:
             recompute = np.asarray(
                 prefill_time_s(self.model, potential, here, demand.instance.token_budget)
             )
-        written = np.zeros(picked.size)
+        written = np.zeros(kinds.size)
         if self.has_global:
-            written = np.maximum(prompt - stored[picked], 0.0)
-        weights = np.full(picked.size, 1 / picked.size)
+            written = np.maximum(prompt - stored, 0.0)
+        weights = np.full(kinds.size, 1 / kinds.size)
         fetches = self.links.fetches(
             rate_rps, potential, weights, written, recompute, guess.computing
         )
-        fetched = np.where(self.work.lots[: picked.size] < fetches.made_ratio, potential, 0.0)
+        fetched = np.where(self.work.lots[: kinds.size] < fetches.made_ratio, potential, 0.0)
         fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
-        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, picked >= 2 * n)
+        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, kinds >= 2 * n)
         return mixed, fetches, reach
 
     def _host_s(self, prompt: FloatArray) -> FloatArray:
@@ -363,11 +361,12 @@ class ColocatedCluster:
             # tokens not yet prefilled of a request in flight, on average over its stay
             new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
             unit = max(new * self._before_token, 1.0)
+        added = self._unprefilled(instance) if self.policy.needs_unprefilled_tokens else None
         rates = _with_delay(rates, delay, rate_rps / self.instances)
         follow = None
         evicted = lost = None
         if form is not None and self.work.follow_up_ratio > 0:
-            follow = self._follow_ups(hits)
+            follow = self.work.follow_ups
             evicted = min(hits.refused, 1.0)  # a sum of shares
             lost = self._lost_by_class(hits)
         return stickiness(
@@ -382,12 +381,21 @@ class ColocatedCluster:
                 evicted_ratio=evicted,
                 evicted_by_class=lost,
                 load_unit_tokens=unit,
+                unprefilled=added,
                 resource="engine",
             ),
             start,
-            _ROUTED,
+            self._exactness,
             max(min(MOST_STEPS, self._steps_left), 1),
         )
+
+    def _unprefilled(self, instance: ColocatedInstance) -> Unprefilled:
+        """Return what a request in flight adds to a load in tokens, until its first token."""
+        work = instance.prefill_s(0.0)
+        # all wait alike; their own prefill comes on top
+        rest = max(self._first_token_s - float(work.mean()), 0.0)
+        new = instance.mix.prompt_tokens - instance.mix.hit_tokens
+        return Unprefilled(self._before_token, new, work + rest)
 
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
@@ -399,22 +407,6 @@ class ColocatedCluster:
         total = belongs.sum(axis=0)
         lost = hits.refused_each[self.work.local.has_home] @ belongs
         return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
-
-    def _follow_ups(self, hits: LocalHits) -> FollowUpHits:
-        """Follow-ups whose home has their context, as the router sees them."""
-        local = self.work.local
-        rows = np.flatnonzero(local.has_home & (local.own[0] > local.shared))
-        if not rows.size:
-            rows = np.flatnonzero(local.has_home)
-        step = max(rows.size // _FOLLOW_UPS, 1)
-        order = rows[np.argsort(local.own[0, rows] / local.prompt[rows], kind="stable")]
-        at = order[step // 2 :: step]
-        return FollowUpHits(
-            local.prompt[at],
-            np.minimum(local.own[0, at], local.prompt[at]),
-            np.minimum(local.expected[at], local.prompt[at]),
-            np.minimum(local.shared[at], local.own[0, at]),
-        )
 
     # --- fixed point --------------------------------------------------------------------------
 
@@ -443,19 +435,30 @@ class ColocatedCluster:
         guess = self._first_guess(rate_rps)
         routed: Stickiness | None = None
         notes: list[str] = []
-        self._before_token, self._shared_in_use = 0.3, 0.0
-        self._steps_left = _MOST_STEPS
+        self._begin()
         window_s = self.work.window_s
         if self.local_age_s is not None:
             window_s = (self.local_age_s, self.local_age_s)
         stable = True
+        secant = _Secant(self.demand.pool_tokens)
         loaded: LoadedInstance | None = None
         hits: LocalHits | None = None
-        rounds = 0
+        rounds, picked_at = 0, 0.0
         for rounds in range(1, _ROUNDS + 1):
+            before = hits
             hits = self.work.local.hits(
-                guess.rule, rate_rps, n, guess.pinned, window_s, guess.pace, hits
+                guess.rule,
+                rate_rps,
+                n,
+                guess.pinned,
+                window_s,
+                guess.pace,
+                hits,
+                most=1,
             )
+            if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
+                self._picked, picked_at = None, hits.mean_stay
+            self._exactness = _ROUTED if rounds > _PICKS else _ROUGHLY
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -481,11 +484,15 @@ class ColocatedCluster:
                 self.scenario.slo.tpot_s,
                 arrivals,
             )
+            self._scale = loaded.law.arrival_scale
             new = self._next(loaded, routed, hits, bearable)
             change = _change(guess, new)
-            guess = new if rounds < 3 else _halfway(guess, new)
-            if change < _SETTLED and rounds > 1:
+            if before is not None:  # the tiers, too, go on from their last answer
+                change = max(change, 2.0 * abs(hits.mean_stay - before.mean_stay))
+            if change < _SETTLED and rounds > _PICKS:
+                guess = new
                 break
+            guess = secant.next(guess, new, change)
             if self._steps_left <= 0:
                 notes.append(
                     f"the mean field was given up after {_MOST_STEPS} steps: it still moves by"
@@ -555,6 +562,7 @@ class ColocatedCluster:
             free,
             free * other / np.maximum(busy, 1e-300),
             is_free,
+            self._scale,
         )
 
     def _free_ratio(self, routed: Stickiness) -> FloatArray:
@@ -616,6 +624,7 @@ class ColocatedCluster:
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
         decode = min(self._after_first_token_s(loaded), _LONGEST_S)
         self._before_token = self._before_token_ratio(ttft, decode)
+        self._first_token_s = ttft
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
         shared = float(self.work.local.shared.mean())
         fetching = own * float(instance.mix.before_prefill_s.mean())
@@ -628,9 +637,8 @@ class ColocatedCluster:
             self.work.local.shared_in_use(own, time), 0.3 * self.demand.pool_tokens
         )
         pinned += self._shared_in_use
-        stay = self._stay(routed, hits)
         return Guess(
-            self._with_homes(self._rule(stay), routed, hits),
+            self._stay_rule(routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -643,6 +651,36 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
+
+    def _stay_rule(self, routed: Stickiness, hits: LocalHits) -> StayRule:
+        """How the tiers see the policy: who stays how often."""
+        rule = self._with_homes(self._rule(self._stay(routed, hits)), routed, hits)
+        if routed.rule.kind not in ("never", "blind") and self.instances > 1:
+            older, wins = routed.older_wins, routed.home_wins(HOLDERS)
+            rule = replace(rule, older_wins=older, home_wins=wins)
+            if rule.seeks_hits:
+                rule = replace(rule, stay_without=float(wins[-1]))
+        seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
+        if routed.stay_of_hits is None or seen is None or kind is None:
+            return rule
+        lead = lead_of(
+            kind,
+            np.asarray(seen.prompt_tokens, dtype=float),
+            np.asarray(seen.home_hit_tokens, dtype=float),
+            np.asarray(seen.shared_prefix_tokens, dtype=float),
+        )
+        order = np.argsort(lead, kind="stable")
+        lead, stays = lead[order], routed.stay_of_hits[order]
+        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+        longest = max(float(lead[-1]), 1e-9)
+        at = np.linspace(0.0, longest, LEADS)
+        return replace(
+            rule,
+            stay_of_leads=np.interp(at, lead, stays),
+            stay_above_leads=np.interp(at, lead, above),
+            lead=kind,
+            longest_lead=longest,
+        )
 
     def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
         """Tell the tiers how often a follow-up without a home goes there all the same."""
@@ -720,36 +758,6 @@ class ColocatedCluster:
         )
 
 
-def _picked(
-    new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray
-) -> tuple[NDArray[np.intp], FloatArray]:
-    """Pick kinds of request that stand for all, and by how much to scale what they compute.
-
-    Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
-    of each stratum.
-    """
-    order = _session_kernels.order_of(np.maximum(new, 0.0))
-    order = order[weight[order] > 0]
-    upto = np.cumsum(weight[order])
-    stratum = np.minimum((upto * (_STRATA / upto[-1]) - 1e-9).astype(np.int64), _STRATA - 1)
-    share = weight[order]
-    sums = np.bincount(stratum, share, minlength=_STRATA)
-    means = np.bincount(stratum, share * new[order], minlength=_STRATA) / np.maximum(sums, 1e-300)
-    ranks = int(output_rank.max()) + 1
-    inner = _session_kernels.sorted_within(output_rank[order], stratum, ranks, _STRATA)
-    upto = np.cumsum(share[inner])
-    # not the middles: kinds of one request lie side by side and weigh 1 together, so that equal
-    # steps would always meet the same kind
-    steps = np.arange(_PICKED)
-    at = np.searchsorted(upto, (steps + (steps * _GOLDEN) % 1.0) * (upto[-1] / _PICKED))
-    at = inner[np.minimum(at, inner.size - 1)]
-    picked, group = order[at], stratum[at]
-    counts = np.bincount(group, minlength=_STRATA)
-    taken = np.bincount(group, new[picked], minlength=_STRATA) / np.maximum(counts, 1)
-    scale = np.where(taken > 0, means / np.maximum(taken, 1e-300), 1.0)
-    return picked, scale[group]
-
-
 def engine_resource(instance: ColocatedInstance) -> str:
     """Name what limits an engine: ``kv`` if twice the pool would lift the limit by 10 %.
 
@@ -776,14 +784,48 @@ def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray
     )
 
 
-def _halfway(old: Guess, new: Guess) -> Guess:
-    """Return the middle of two guesses: rounds that overshoot then come to rest."""
-    return Guess(
-        replace(new.rule, stay=0.5 * (old.rule.stay + new.rule.stay)),
-        Pace(*(0.5 * (a + b) for a, b in zip(old.pace, new.pace, strict=True))),
-        0.5 * (old.pinned + new.pinned),
-        0.5 * (old.computing + new.computing),
-    )
+def _point(guess: Guess) -> FloatArray:
+    """Return a guess in comparable units: logarithms, shares as they are."""
+    amounts = np.maximum((*guess.pace, guess.pinned), 1e-9)
+    return np.append(np.log(amounts), (guess.rule.stay, guess.computing))
+
+
+def _guess_at(point: FloatArray, like: Guess, pool_tokens: float) -> Guess:
+    first, per_output, pinned = np.exp(point[:3]).tolist()
+    stay, computing = np.clip(point[3:], 0.0, 1.0).tolist()
+    rule = replace(like.rule, stay=stay)
+    if rule.stay_of_leads is not None:
+        stays = np.clip(rule.stay_of_leads + stay - like.rule.stay, 0.0, 1.0)
+        rule = replace(rule, stay_of_leads=stays)
+    return Guess(rule, Pace(first, per_output), min(pinned, pool_tokens), computing)
+
+
+class _Secant:
+    """Steps of a fixed point along what the last two rounds showed (Anderson, memory 1).
+
+    Rounds that change more than the one before go halfway, which brings to rest what overshoots.
+    """
+
+    def __init__(self, pool_tokens: float):
+        self.pool_tokens = pool_tokens
+        self.before: tuple[FloatArray, FloatArray, float] | None = None
+
+    def next(self, old: Guess, new: Guess, change: float) -> Guess:
+        """Return the guess of the next round, from that of this one and its answer."""
+        x, answer = _point(old), _point(new)
+        step = answer - x
+        result = answer
+        if self.before is not None:
+            answer_before, step_before, change_before = self.before
+            turned = step - step_before
+            square = float(turned @ turned)
+            share = float(step @ turned) / square if square > 0 else 0.0
+            share = min(max(share, -_FARTHEST), _LEAST)
+            result = answer - share * (answer - answer_before)
+            if change > change_before:
+                result = 0.5 * (x + answer)
+        self.before = (answer, step, change)
+        return _guess_at(result, new, self.pool_tokens)
 
 
 def _change(old: Guess, new: Guess) -> float:

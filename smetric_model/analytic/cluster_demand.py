@@ -14,6 +14,7 @@ from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, Sta
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.efficiencies import Efficiencies
 from smetric_model.analytic.returns import TurnLaw
+from smetric_model.analytic.routed_cluster import FollowUpHits
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
@@ -25,7 +26,8 @@ __all__ = ["ClusterDemand", "cluster_demand", "with_efficiencies", "with_session
 
 FloatArray = NDArray[np.float64]
 
-_CHAINED = 20_000  # requests along whose sessions returns are followed
+_CHAINED = 12_288  # requests along whose sessions returns are followed
+_FOLLOW_UPS = 96  # follow-ups that stand for all in the mean field
 _GOLDEN = 0.6180339887498949
 
 
@@ -147,6 +149,23 @@ class ClusterDemand:
         return float(self.local.has_home.mean())
 
     @cached_property
+    def follow_ups(self) -> FollowUpHits:
+        """Follow-ups whose home has their context, as the router sees them: some for all."""
+        local = self.local
+        rows = np.flatnonzero(local.has_home & (local.own[0] > local.shared))
+        if not rows.size:
+            rows = np.flatnonzero(local.has_home)
+        step = max(rows.size // _FOLLOW_UPS, 1)
+        order = rows[np.argsort(local.own[0, rows] / local.prompt[rows], kind="stable")]
+        at = order[step // 2 :: step]
+        return FollowUpHits(
+            local.prompt[at],
+            np.minimum(local.own[0, at], local.prompt[at]),
+            np.minimum(local.expected[at], local.prompt[at]),
+            np.minimum(local.shared[at], local.own[0, at]),
+        )
+
+    @cached_property
     def think_time(self) -> ThinkTime:
         """Law of the think times."""
         gaps = self.demand.session_reuse.think_s[self.rows]
@@ -174,19 +193,19 @@ class ClusterDemand:
     def _so_far(self) -> NDArray[np.int64]:
         """Requests of the window, and before it the turns of their sessions that a run sees."""
         reuse = self.demand.session_reuse
-        counted = np.zeros(reuse.session.size, dtype=bool)
-        counted[self.rows] = True
-        if counted.all():
-            rows = np.arange(counted.size)
-            if rows.size <= _CHAINED:
-                return rows
-            # whole sessions, evenly spread over the trace
-            sessions = np.unique(reuse.session)
-            step = int(np.ceil(rows.size / _CHAINED))
-            return np.flatnonzero(np.isin(reuse.session, sessions[step // 2 :: step]))
         last = np.full(int(reuse.session.max()) + 1, -1)
         np.maximum.at(last, reuse.session[self.rows], self.rows)
-        return np.flatnonzero(np.arange(counted.size) <= last[reuse.session])
+        rows = np.flatnonzero(np.arange(reuse.session.size) <= last[reuse.session])
+        if rows.size <= _CHAINED:
+            return rows
+        # whole sessions, long and short ones in proportion
+        turns = np.bincount(reuse.session[rows], minlength=last.size)
+        sessions = np.argsort(turns, kind="stable")[np.count_nonzero(turns == 0) :]
+        every = rows.size / _CHAINED
+        steps = np.arange(every / 2, sessions.size, every)
+        kept = np.zeros(last.size, dtype=bool)
+        kept[sessions[steps.astype(int)]] = True
+        return rows[kept[reuse.session[rows]]]
 
     def return_ratio(
         self,
@@ -220,11 +239,13 @@ class ClusterDemand:
             self.window_s,
             pace,
             hits.mean_stay,
+            stays_alone=True,
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)
+        sought = parts[2] if rule.seeks_hits else np.zeros(rows.size)
         _session_kernels.returns(
-            self._by_session, session, parts[0], parts[5], float(instances), at_first
+            self._by_session, session, parts[0], parts[5], sought, float(instances), at_first
         )
         counted = np.zeros(reuse.session.size, dtype=bool)
         counted[self.rows] = True
@@ -275,12 +296,16 @@ def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:
 
 def with_sessions(demand: Demand) -> Demand:
     """Return the demand with sessions inferred from prefixes, where the trace names none."""
-    trace = demand.trace
-    if trace.sessions is not None or trace.tree is None:
-        return demand
-    from smetric_model.workload.sessions import infer_sessions
+    if "sessions" not in demand.kept:
+        trace = demand.trace
+        inferred = None
+        if trace.sessions is None and trace.tree is not None:
+            from smetric_model.workload.sessions import infer_sessions
 
-    return replace(demand, trace=infer_sessions(trace).trace)
+            inferred = replace(demand, trace=infer_sessions(trace).trace)
+        demand.kept["sessions"] = inferred
+    found: Demand | None = demand.kept["sessions"]
+    return demand if found is None else found
 
 
 def with_efficiencies(demand: Demand, efficiencies: Efficiencies) -> Demand:

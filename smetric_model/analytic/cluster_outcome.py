@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
-from smetric_model.analytic.coverage import notes_left_out, too_far
+from smetric_model.analytic.coverage import notes_left_out, too_far, two_states
+from smetric_model.analytic.demand import copies_of
 from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 
@@ -70,7 +71,7 @@ def outcome_of(cluster: ColocatedCluster, state: ClusterState) -> Outcome:
         **_imbalance(cluster, state),
         **_limits(cluster, state),
         "valid": not invalid,
-        "note": "; ".join((*_notes(cluster, state), *invalid)),
+        "note": "; ".join((*_notes(cluster, state), *two_states(cluster, state), *invalid)),
     }
     values["inflight_requests_mean"] = rate * float(values["e2e_mean_s"])
     if (
@@ -343,6 +344,8 @@ def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
             f"efficiencies of {cluster.fitted.fitted_for} carried over to"
             f" {cluster.demand.instance.gpu.name}"
         )
+    arriving = state.rate_rps / (1 - cluster.demand.unservable_ratio)
+    notes += copies_of(cluster.scenario, cluster.demand, arriving)
     notes += notes_left_out(cluster.scenario)
     crowding = cluster.scenario.router.policy in ("bailian", "lmetric")
     if crowding and cluster.instances > 1 and float(cluster.work.local.shared.mean()) > 0:

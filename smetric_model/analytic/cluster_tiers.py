@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ _SAMPLE = 4_096  # requests behind the tiers' means
 _SPREAD = 5  # instances told apart by how much they get
 _AGES = 72  # characteristic times at which contents are tabulated
 _FEWEST = 1e-9
+LEADS = 129  # leads told apart
+HOLDERS = 12  # numbers of instances told apart among those that hold a prefix
 _STEADY = 2e-3  # change of the share that stays at which it has come to rest
 _BACK = np.array(TURNS_BACK, dtype=float)
 #: an entry of TURNS_BACK stands for the turns up to the middle between it and the next
@@ -105,6 +107,35 @@ def _held_by_all(instances: int) -> FloatArray:
     return np.asarray(bdtrc(max(needed - 2, -1), max(instances - 1, 1), chance))
 
 
+#: how a policy compares the home's hit with the prefix that others hold: private hit ÷ prompt, what
+#: others would compute ÷ what the home would, private hit in tokens
+Lead = Literal["share", "ratio", "tokens"]
+
+
+def lead_of(kind: Lead, prompt: FloatArray, own: FloatArray, shared: FloatArray) -> FloatArray:
+    """Return what a home's hit is worth against the shared prefix elsewhere.
+
+    Parameters
+    ----------
+    kind : {"share", "ratio", "tokens"}
+        Private hit ÷ prompt; what others would compute ÷ what the home would; private hit.
+    prompt, own, shared : ndarray, shape (n,)
+        Prompt, hit at home, shared prefix [tokens].
+    """
+    private = np.maximum(own - shared, 0.0)
+    if kind == "share":
+        return np.asarray(private / prompt)
+    if kind == "ratio":
+        return np.asarray(np.log1p(private / np.maximum(prompt - own, 1.0)))
+    return private
+
+
+@lru_cache(maxsize=64)
+def _holders(instances: int) -> FloatArray:
+    """Numbers of instances told apart among those that hold a prefix."""
+    return np.geomspace(1.0, float(max(instances, 2)), HOLDERS)
+
+
 class Pace(NamedTuple):
     """How long a request takes.
 
@@ -140,6 +171,20 @@ class StayRule:
     seeks_hits : bool
         Whether a request that leaves goes where it finds most of its prompt: to the latest copy
         elsewhere, else to an instance that holds the shared prefix.  Otherwise it falls as it may.
+    stay_of_leads : ndarray, shape (LEADS,), optional
+        Where those with much of their prompt at home stay more than others: the probability to stay
+        at leads (:func:`lead_of`) from 0 to ``longest_lead``; ``stay`` is the mean.
+    stay_above_leads : ndarray, shape (LEADS,), optional
+        The same of those with such a lead or a larger one.
+    lead : {"share", "ratio", "tokens"}
+        What the leads are.
+    longest_lead : float
+        Largest lead told apart, in that unit.
+    older_wins : float
+        Probability that a copy as long as the home's takes a follow-up that would stay.
+    home_wins : ndarray, optional
+        Probability that the home is the least loaded of 1 … N instances, in geometric series; one
+        in so many by default.
     """
 
     stay: float
@@ -148,6 +193,28 @@ class StayRule:
     needs_own: bool = False
     stay_without: float = 0.0
     seeks_hits: bool = False
+    stay_of_leads: FloatArray | None = None
+    stay_above_leads: FloatArray | None = None
+    lead: Lead = "tokens"
+    longest_lead: float = 1.0
+    older_wins: float = 0.5
+    home_wins: FloatArray | None = None
+
+    def stay_table(self) -> FloatArray:
+        """Return P(stay) at the leads, and the logarithm of that of turns that find as much.
+
+        An older copy as long as a request's was left by such a turn: those that found less have
+        less in common with this one, too.
+
+        Returns
+        -------
+        ndarray, shape (2, LEADS)
+        """
+        if self.stay_of_leads is None or self.stay_above_leads is None:
+            row = np.full(LEADS, self.stay)
+            return np.stack((row, np.log(np.maximum(row, 1e-12))))
+        above = np.log(np.maximum(self.stay_above_leads, 1e-12))
+        return np.stack((self.stay_of_leads, above))
 
 
 class _Spread(NamedTuple):
@@ -256,8 +323,14 @@ class LocalTier:
         self.own = np.ascontiguousarray(reuse.own_tokens[:, at])
         self.idle = np.ascontiguousarray(reuse.idle_s[:, at])
         self.between = np.ascontiguousarray(reuse.between_tokens[:, at])
+        as_long = (self.own >= self.own[0] - self.cache_block) & (self.own > 0)
+        self._alike = len(TURNS_BACK) - np.argmax(as_long[::-1], axis=0)
         self.mean_output = float(demand.output_tokens[at].mean())
         self.private = np.maximum(self.own - self.shared, 0.0)
+        #: per request and turn back: private and own tokens, idle time, output tokens in between
+        self._turns = np.ascontiguousarray(
+            np.stack((self.private, self.own, self.idle, self.between)).transpose(2, 1, 0)
+        )
         self.private_prompt = np.maximum(self.prompt - self.shared, 0.0)
         self._tabulate()
 
@@ -298,7 +371,10 @@ class LocalTier:
         self.mean_private = float(self.private_prompt.mean())
         mean = max(self.mean_private, _FEWEST)
         self.private_cv2 = float(self.private_prompt.var()) / mean**2
-        self._kept_tables: dict[tuple[float | None, bool, bool], tuple[FloatArray, float]] = {}
+        self._kept_tables: dict[
+            tuple[float | None, bool, bool], tuple[FloatArray, float, FloatArray]
+        ] = {}
+        self._leads: dict[tuple[Lead, float], FloatArray] = {}
 
     def _table_of(self, row: int, tokens: FloatArray) -> tuple[FloatArray, float]:
         """E[tokens · min(idle, τ)] at the ages, and E[tokens], for one of TURNS_BACK."""
@@ -312,13 +388,49 @@ class LocalTier:
         table = seconds[kept] + (upto[-1] - upto[kept]) * self.ages
         return table, float(upto[-1])
 
-    def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float]:
-        """Return the first of the tables, of the follow-ups that the router may leave at home."""
+    def leads(self, rule: StayRule) -> FloatArray:
+        """Return what each request's home hit is worth, in cells of :meth:`StayRule.stay_table`.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        key = (rule.lead, rule.longest_lead)
+        if key not in self._leads:
+            own = np.minimum(self.own[0], self.prompt)
+            lead = lead_of(rule.lead, self.prompt, own, np.minimum(self.shared, own))
+            cells = lead * ((LEADS - 1) / rule.longest_lead)
+            self._leads = {key: np.clip(cells, 0.0, LEADS - 1.0)}
+        return self._leads[key]
+
+    def stays(self, rule: StayRule) -> FloatArray:
+        """Return how often each request stays if its home has its context.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        if rule.stay_of_leads is None:
+            return np.full(self.prompt.size, rule.stay)
+        cells = self.leads(rule)
+        low = np.minimum(cells.astype(np.int64), LEADS - 2)
+        table = rule.stay_of_leads
+        return np.asarray(table[low] + (cells - low) * (table[low + 1] - table[low]))
+
+    def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float, FloatArray]:
+        """Return the first of the tables, of the follow-ups that the router may leave at home.
+
+        Also their mean tokens, and the share of these that each is.
+        """
         key = (rule.least_hit_ratio, rule.subtract_shared, rule.needs_own)
         if key not in self._kept_tables:
             everywhere = np.zeros(self.prompt.size)
             enough = self._keeps(rule, self.own[0], everywhere, self.shared)
-            self._kept_tables[key] = self._table_of(0, self.private[0] * enough)
+            kept = self.private[0] * enough
+            table, mean = self._table_of(0, kept)
+            self._kept_tables[key] = table, mean, kept / max(float(kept.sum()), _FEWEST)
         return self._kept_tables[key]
 
     def hits(
@@ -330,6 +442,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         start: LocalHits | None = None,
+        most: int = 3,
     ) -> LocalHits:
         """Return what requests find where they land.
 
@@ -350,6 +463,8 @@ class LocalTier:
             times say do a session's next turns come.
         start : LocalHits, optional
             Answer to a similar question, to start from.
+        most : int
+            Evaluations after which it is taken as it is.
 
         Returns
         -------
@@ -358,9 +473,10 @@ class LocalTier:
         own_rate = rate_rps / instances
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
-        stored = self.mean_private
+        # as if all that is left at home were found there
+        stored = max(self.mean_private - mean_stay * self._kept_table(rule)[1], 1.0)
         result = start
-        for turn in range(3 if start is None else 2):
+        for turn in range(most):
             if result is not None:
                 mean_stay, stored = result.mean_stay, self._inflow(result)
             result = self._hits(
@@ -391,8 +507,10 @@ class LocalTier:
         weights = turns_back_weights(mean_stay, instances)
         running_s = pace.first_token_s + pace.per_output_token_s * self.mean_output
         rest = weights * (np.arange(weights.size) > 0)
-        first, reused = self._kept_table(rule)
-        stay = rule.stay if instances > 1 else 1.0
+        first, reused, of_kept = self._kept_table(rule)
+        stay = 1.0
+        if instances > 1:
+            stay = rule.stay if rule.stay_of_leads is None else float(self.stays(rule) @ of_kept)
         content = stay * first + rest @ self._content((np.array(TURNS_BACK) - 1.0) * running_s)
         dead = max(self.mean_private - stay * reused - float(rest @ self.reused), 0.0)
         table = content + dead * self.ages
@@ -446,6 +564,7 @@ class LocalTier:
         window_s: tuple[float, float],
         pace: Pace,
         mean_stay: float,
+        stays_alone: bool = False,
     ) -> FloatArray:
         """Return what each request finds, averaged over instances of different load.
 
@@ -461,6 +580,8 @@ class LocalTier:
             Tokens that a request adds to the tier [tokens].
         mean_stay : float
             Share of the follow-ups that stay.
+        stays_alone : bool
+            Whether only how often requests stay, or go to a copy as long, is asked for.
 
         Returns
         -------
@@ -477,32 +598,22 @@ class LocalTier:
         if not rule.seeks_hits:
             # of those that leave, few come to where the session has been before
             back = weights[1:] / max(1 - mean_stay, _FEWEST)
-        rates = own_rate * self.part_ratio
-        has_shared = np.maximum(self.shared, _FEWEST)
         kept_s = np.array([_within(float(age) + running_s, window_s) for age in spread.ages])
         again = mean_stay * self.follow_up_ratio
         seen = running_s + self._visit_s(np.maximum(kept_s - running_s, 0.0), again)
-
-        def present(factor: FloatArray) -> FloatArray:
-            hot = -np.expm1(-(factor * seen)[:, None] * rates[None, :])
-            return np.ascontiguousarray((self._parts @ hot.T / has_shared[:, None]).T)
-
-        nothing = np.zeros((spread.ages.size, self.prompt.size))
-        chance = present(spread.nodes) if rates.size and self.part_size.any() else nothing
-        landing = chance
-        if rule.seeks_hits and chance is not nothing:
-            landing = present(np.full(spread.ages.size, float(instances)))
+        rates = own_rate * self.part_ratio
+        hot = -np.expm1(-rates[:, None] * (spread.nodes * seen))
+        landing = -np.expm1(-rates[:, None] * (instances * seen)) if rule.seeks_hits else hot
         result = np.zeros((7, self.prompt.size))
         _session_kernels.found(
-            self.own,
-            self.private,
-            self.idle,
-            self.between,
+            self._turns,
+            self._alike,
             self.expected,
             self.shared,
             self.has_home,
             self.longest,
-            chance,
+            (self._parts.data, self._parts.indices, self._parts.indptr),
+            hot,
             landing,
             spread.nodes,
             spread.shares,
@@ -513,10 +624,13 @@ class LocalTier:
             pace.per_output_token_s,
             _BACK,
             back,
-            runs,
+            _TURN_EDGES,
             _held_by_all(instances),
+            self.leads(rule),
+            rule.stay_table(),
+            1.0 / _holders(instances) if rule.home_wins is None else rule.home_wins,
             (
-                rule.stay,
+                rule.older_wins,
                 rule.stay_without,
                 -1.0 if rule.least_hit_ratio is None else rule.least_hit_ratio,
                 float(rule.subtract_shared),
@@ -526,6 +640,7 @@ class LocalTier:
                 self.block,
                 float(instances),
             ),
+            stays_alone,
             result,
         )
         return result

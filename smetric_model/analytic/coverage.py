@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from smetric_model.analytic.cluster import ClusterState, ColocatedCluster
     from smetric_model.scenario import Scenario
 
-__all__ = ["COVERAGE", "Coverage", "coverage_markdown", "left_out", "notes_left_out", "too_far"]
+__all__ = [
+    "COVERAGE",
+    "Coverage",
+    "coverage_markdown",
+    "left_out",
+    "notes_left_out",
+    "too_far",
+    "two_states",
+]
 
 Treatment = Literal["modelled", "assumed", "noted", "refused", "unused"]
 
@@ -179,6 +187,9 @@ _FEW = 0.02  # share of time, tokens or turns that may be answered wrongly
 _HALF_A_POOL = 0.5
 _OWN_REQUESTS = 0.75  # of a router on an instance: below, it sees little of the load
 _AT_A_TIME = 2.0  # requests that a router places unseen
+#: share of the NICs that fetching all KV again would take, and of saturation, from which a cluster
+#: may stay without local hits
+_REFILL, _LOADED = 0.8, 0.65
 
 
 def left_out(scenario: Scenario, policy: str | None = None) -> tuple[str, ...]:
@@ -334,6 +345,41 @@ def too_far(
     )
     far("failures", True, "figures are of a whole cluster")
     return tuple(reasons)
+
+
+def two_states(cluster: ColocatedCluster, state: ClusterState) -> tuple[str, ...]:
+    """Say whether a cluster may also be in a state that the rounds do not end in.
+
+    Where running requests fill the pools (from a cold start, after a burst), contexts leave the
+    local tiers before their session comes back.  Where the NICs carry them again, the pools drain;
+    where they do not, prompts are computed again, requests stay longer, and the pools remain full.
+
+    Parameters
+    ----------
+    cluster, state
+        As of :func:`too_far`.
+
+    Returns
+    -------
+    tuple of str
+        A reason, or none.
+    """
+    fetches, fetched = state.fetches, state.global_ratio
+    if cluster.scenario.cluster.serving == "disaggregated" or not fetched > 1e-3:
+        return ()
+    use = state.rate_rps / (cluster.instances * state.loaded.instance.stability_rps)
+    reads = fetches.nic_utilisation - fetches.write_utilisation
+    held = float(cluster.work.within(state.reach_s).mean())
+    share = held / float(cluster.work.local.prompt.mean())
+    refill = fetches.write_utilisation + reads * share / fetched
+    if use < _LOADED or refill < _REFILL:
+        return ()
+    return (
+        f"two states are possible at {use:.0%} of saturation: these figures are of the one with"
+        " local hits; from a cold start or a burst the cluster may stay with full KV pools, where"
+        f" fetching every context again would take {refill:.2g} times what the NICs carry and"
+        " prompts are computed again",
+    )
 
 
 def coverage_markdown() -> str:

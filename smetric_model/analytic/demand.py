@@ -25,13 +25,14 @@ from smetric_model.catalog.llm import get_llm
 from smetric_model.errors import SpecError
 from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.units import GIB
+from smetric_model.workload.copy_notes import copies_note
 
 if TYPE_CHECKING:
     from smetric_model.analytic.session_reuse import SessionReuse
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["Demand", "cluster_of", "demand_of", "instance_of", "trace_of"]
+__all__ = ["Demand", "cluster_of", "copies_of", "demand_of", "instance_of", "trace_of"]
 
 #: requests kept for per-request probabilities; longer traces are thinned
 MAX_REQUESTS = 4_096
@@ -318,6 +319,28 @@ def demand_of(scenario: Scenario, trace: Trace) -> Demand:
         source=trace.source,
         trace=trace if kept.size == len(trace) else trace.take(kept),
     )
+
+
+def copies_of(scenario: Scenario, demand: Demand, rate_rps: float | None = None) -> list[str]:
+    """Return what to know where a rate takes copies of the trace: one note, or none.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        For how its sessions start.
+    demand : Demand
+        Its workload.
+    rate_rps : float, optional
+        Of the cluster; by default the scenario's [requests/s].
+    """
+    work = scenario.workload
+    rate = work.rate_rps if rate_rps is None else rate_rps
+    if work.preset is not None or work.session_start == "poisson" or rate == "trace":
+        return []
+    note = copies_note(
+        float(rate), demand.trace_rate_rps, demand.requests, demand.sessions, demand.source
+    )
+    return [note] if note else []
 
 
 def _pieces(

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Guess, Mixed
+from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Guess
 from smetric_model.analytic.cluster_links import Fetches, stretch_of
 from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.decode_pool import DecodePool
+from smetric_model.analytic.mixed_requests import Mixed
 from smetric_model.analytic.stickiness import Stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import UnstableError

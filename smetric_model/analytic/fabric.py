@@ -31,7 +31,6 @@ __all__ = [
 
 @dataclass(frozen=True)
 class _NicCurve:
-    line_rate_bytes_per_s: float
     log_bytes: tuple[float, ...]
     efficiency: tuple[float, ...]
     busy_ratio: float
@@ -42,7 +41,6 @@ def _nic_curve() -> _NicCurve:
     table = load_toml("fabric.toml")["nic"]["measured"]
     line = table["line_rate_bytes_per_s"]
     return _NicCurve(
-        line,
         tuple(np.log(table["transfer_bytes"])),
         tuple(rate / line for rate in table["bytes_per_s"]),
         table["busy_ratio"],
@@ -87,7 +85,12 @@ def pcie_bytes_per_s(gpu: Gpu) -> float:
     gpu : Gpu
         Catalog entry.
     """
-    return float(gpu.pcie_bytes_per_s * load_toml("fabric.toml")["pcie"]["measured"]["efficiency"])
+    return float(gpu.pcie_bytes_per_s * _pcie_efficiency())
+
+
+@lru_cache(maxsize=1)
+def _pcie_efficiency() -> float:
+    return float(load_toml("fabric.toml")["pcie"]["measured"]["efficiency"])
 
 
 FetchPath = Literal["dram", "rdma"]

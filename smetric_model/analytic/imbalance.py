@@ -257,21 +257,9 @@ class Imbalance:
         -------
         ndarray, shape (k,)
         """
-        levels = np.asarray(levels, dtype=float)
-        n, spread = self.instances, self.squared_variation
-        if n == 1 or spread < 1e-12:
-            return np.ones(levels.size)
-        shape = 1 / spread
-        marks = np.concatenate((levels, (0.159, 0.841, 0.55)))
-        # hardly any requests: quantiles below the smallest number
-        at = np.maximum(special.gammaincinv(shape, marks ** (1 / n)), 1e-300)
-        log = np.log(at / shape)
-        variance = max((0.5 * (log[-2] - log[-3])) ** 2, 1e-12)
-        # (the trigamma function as a Hurwitz zeta)
-        narrow = np.sqrt(max(1 - float(special.zeta(2.0, n * shape)) / variance, 0.05))
-        # one instance may have it all, not more
-        above = np.minimum(narrow * (log[:-3] - log[-1]), np.log(n))
-        return np.asarray(np.clip(self.mean * np.exp(above), 1.0, n))
+        asked = np.asarray(levels, dtype=float)[None, :]
+        spread, mean = np.array([self.squared_variation]), np.array([self.mean])
+        return np.asarray(_quantiles(spread, mean, asked, self.instances)[0])
 
     def statistic(self, name: str, windows: int = 30) -> float:
         """Return a statistic of the schema.
@@ -314,15 +302,46 @@ def largest_over_mean(squared_variation: float, instances: int) -> float:
     float
         Between 1 and N.
     """
-    if instances == 1 or squared_variation < 1e-12:
-        return 1.0
-    shape = 1 / squared_variation
-    top = float(special.gammaincinv(shape, 1 - 1e-12 / instances)) / shape
+    return float(_largest_over_mean(np.array([squared_variation]), instances)[0])
+
+
+def _largest_over_mean(squared_variations: FloatArray, instances: int) -> FloatArray:
+    """As :func:`largest_over_mean`, of several such laws."""
+    result = np.ones(squared_variations.size)
+    some = squared_variations >= 1e-12
+    if instances == 1 or not some.any():
+        return result
+    shape = 1 / squared_variations[some]
+    top = special.gammaincinv(shape, 1 - 1e-12 / instances) / shape
     # split where the integrand falls, so that few points suffice
-    low = float(special.gammaincinv(shape, 1e-9 ** (1 / instances))) / shape
-    x = low + (top - low) * 0.5 * (1 + _POINTS)
-    below = special.gammainc(shape, shape * x)
-    return low + float((1 - below**instances) @ _POINT_WEIGHTS) * 0.5 * (top - low)
+    low = special.gammaincinv(shape, 1e-9 ** (1 / instances)) / shape
+    x = low[:, None] + (top - low)[:, None] * (0.5 * (1 + _POINTS))
+    below = special.gammainc(shape[:, None], shape[:, None] * x)
+    result[some] = low + (1 - below**instances) @ _POINT_WEIGHTS * 0.5 * (top - low)
+    return result
+
+
+def _quantiles(
+    squared_variations: FloatArray, means: FloatArray, levels: FloatArray, instances: int
+) -> FloatArray:
+    """Quantiles over windows of largest ÷ mean of several laws (k,), at levels of each (k, m)."""
+    result = np.ones(levels.shape)
+    some = squared_variations >= 1e-12
+    if instances == 1 or not some.any():
+        return result
+    shape = 1 / squared_variations[some]
+    marks = np.broadcast_to((0.159, 0.841, 0.55), (shape.size, 3))
+    marks = np.concatenate((levels[some], marks), axis=1)
+    # hardly any requests: quantiles below the smallest number
+    at = np.maximum(special.gammaincinv(shape[:, None], marks ** (1 / instances)), 1e-300)
+    log = np.log(at / shape[:, None])
+    variance = np.maximum((0.5 * (log[:, -2] - log[:, -3])) ** 2, 1e-12)
+    # (the trigamma function as a Hurwitz zeta)
+    narrow = np.sqrt(np.maximum(1 - special.zeta(2.0, instances * shape) / variance, 0.05))
+    # one instance may have it all, not more
+    above = np.minimum(narrow[:, None] * (log[:, :-3] - log[:, -1:]), np.log(instances))
+    result[some] = np.clip(means[some, None] * np.exp(above), 1.0, instances)
+    return result
 
 
 def imbalance(
@@ -421,21 +440,30 @@ def imbalance_columns(
         "unprefilled_tokens",
         "requests",
     )
-    columns = {}
-    for quantity in quantities:
-        if quantity not in weights and quantity != "requests":
-            continue
-        for window_s in windows_s:
-            law = imbalance(
+    asked = [
+        (quantity, window_s)
+        for quantity in quantities
+        if quantity in weights or quantity == "requests"
+        for window_s in windows_s
+    ]
+    spreads = np.array(
+        [
+            imbalance(
                 solved, quantity, window_s, weights.get(quantity), lasting_squared_variation
-            )
-            count = max(int(observed_s / window_s), 1)
-            found = law.quantiles([*_LEVELS.values(), _of_largest(count)])
-            for name, value in zip(
-                ("mean", *_LEVELS, "max"), (law.mean, *found.tolist()), strict=True
-            ):
-                columns[imbalance_column(quantity, window_s, name)] = value
-    return columns
+            ).squared_variation
+            for quantity, window_s in asked
+        ]
+    )
+    instances = solved.cluster.instances
+    means = _largest_over_mean(spreads, instances)
+    counts = [max(int(observed_s / window_s), 1) for _, window_s in asked]
+    levels = np.array([[*_LEVELS.values(), _of_largest(count)] for count in counts])
+    values = np.column_stack((means, _quantiles(spreads, means, levels, instances)))
+    return {
+        imbalance_column(quantity, window_s, name): float(value)
+        for (quantity, window_s), row in zip(asked, values, strict=True)
+        for name, value in zip(("mean", *_LEVELS, "max"), row, strict=True)
+    }
 
 
 def _replaced(solved: Stickiness) -> float:
@@ -455,13 +483,20 @@ def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:
 @lru_cache(maxsize=64)
 def _integral_of(content: bytes, size: int, window_s: float) -> FloatArray:
     """Work it out once for the quantities that need it."""
-    matrix = np.frombuffer(content).reshape(size, size)
-    values, vectors = np.linalg.eig(matrix)
+    values, vectors, inverse = _eigen(content, size)
     x = values * window_s
     small = np.abs(x) < 1e-4
     safe = np.where(small, 1.0, values)
     inside = np.where(small, 0.5 * window_s**2 * (1 + x / 3), (np.expm1(x) - x) / safe**2)
-    return np.asarray(np.real(vectors @ np.diag(inside) @ np.linalg.inv(vectors)))
+    return np.asarray(np.real((vectors * inside) @ inverse))
+
+
+@lru_cache(maxsize=16)
+def _eigen(
+    content: bytes, size: int
+) -> tuple[NDArray[np.complex128], NDArray[np.complex128], NDArray[np.complex128]]:
+    values, vectors = np.linalg.eig(np.frombuffer(content).reshape(size, size))
+    return values, vectors, np.linalg.inv(vectors)
 
 
 def _count_variance(solved: Stickiness, window_s: float) -> float:

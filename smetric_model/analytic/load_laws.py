@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from smetric_model.analytic import _routing_kernels as kernels
+from smetric_model.analytic import _chain_kernels as kernels
 
 __all__ = ["birth_death", "dealt_in_turn_law", "least_loaded_law", "least_loaded_over_time"]
 

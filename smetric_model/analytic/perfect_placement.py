@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
 from smetric_model.analytic.coverage import left_out, notes_left_out
-from smetric_model.analytic.demand import Demand, cluster_of, thinned
+from smetric_model.analytic.demand import Demand, cluster_of, copies_of, thinned
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.fabric import (
     fetch_bytes_per_s,
@@ -422,9 +422,10 @@ class Prediction:
                 f"efficiencies of {self.fitted.fitted_for} carried over to"
                 f" {self.demand.instance.gpu.name}"
             )
+        unservable = self.demand.unservable_ratio
+        notes += copies_of(self.scenario, self.demand, rate_rps / (1 - unservable))
         notes += notes_left_out(self.scenario, policy="")
         window = self.scenario.workload
-        unservable = self.demand.unservable_ratio
         return Outcome(
             {
                 "scenario_id": self.scenario.scenario_id,

@@ -197,6 +197,18 @@ def damping(points: int) -> NDArray[np.float64]:
     return powers
 
 
+def _powers(base: NDArray[np.complex128], exponent: NDArray[np.float64]) -> NDArray[np.complex128]:
+    """Powers of whole exponents (…, 1), by squares."""
+    left = exponent.astype(np.int64)
+    result = np.ones(np.broadcast_shapes(left.shape, base.shape), dtype=np.complex128)
+    square = base
+    while left.any():
+        result = np.where(left % 2 == 1, result * square, result)
+        square = square * square
+        left = left // 2
+    return result
+
+
 class DiscreteWork:
     r"""A positive random amount of work on a grid, with what queueing needs of it.
 
@@ -288,7 +300,7 @@ class DiscreteWork:
         counts = np.asarray(count, dtype=float)[..., None]
         whole = np.floor(counts)
         part = counts - whole
-        return self._cdf(self._work**whole * (1.0 - part + part * self._work))
+        return self._cdf(_powers(self._work, whole) * (1.0 - part + part * self._work))
 
     def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
         r"""Return the law of the wait for a first-come-first-served server (M/G/1).

@@ -36,31 +36,41 @@ _QUEUE = 40  # prefills that wait, at most
 _TOGETHER = 16  # arrivals during one prefill, at most
 _BEYOND = 40  # prefills of a burst beyond the places that are followed
 _SMALL = 1e-7
+_NEVER = 1e-12  # weight of a level ÷ the largest below which it and those above do not occur
 _SCALINGS = 8  # of the rates, until their mean is right
+_HELD = 0.1  # rise of what is served with the scale, in logarithms, below which it holds itself
 
 
-@numba.njit(cache=True)
-def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped-def]
-    """P(K_j > n), and the arrival rate at that moment times it, for each j and n."""
-    levels = rates.size
+@numba.njit(cache=True, error_model="numpy")
+def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # type: ignore[no-untyped-def]
+    """Stationary weights of 0 … b - 1 decoding, by level crossings, and the bursts from each.
+
+    ``over``: P(K_j > n); ``meets``: the arrival rate at that moment times it.  Levels beyond those
+    that occur are left at 0.
+    """
+    levels, places = busy_rates.size, weights.size
     arrived = np.zeros((levels, _TOGETHER + 1))
-    likely = np.zeros(levels, np.int64)
-    for level in range(levels):
-        for i in range(work.size):
-            mean = rates[level] * work[i]
-            chance = np.exp(-mean) * share[i]
-            left = share[i]
-            for a in range(_TOGETHER):
-                arrived[level, a] += chance
-                left -= chance
-                chance *= mean / (a + 1.0)
-            arrived[level, _TOGETHER] += max(left, 0.0)
-        for a in range(_TOGETHER + 1):
-            if arrived[level, a] > 1e-12:
-                likely[level] = a
+    likely = np.full(levels, -1, np.int64)
     law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + 1)
     most = over.shape[1]
+    weights[:] = 0.0
+    over[:], meets[:] = 0.0, 0.0
+    weights[0] = 1.0
+    largest = 1.0
     for j in range(places):
+        if j > 0:
+            jumps = 0.0
+            for i in range(j):
+                jumps += rates[i] * weights[i] * over[i, j - 1 - i]
+            weights[j] = jumps / decode_rate[j - 1]
+            if weights[j] > 1e200:
+                for i in range(j + 1):
+                    weights[i] /= weights[j]
+                largest = 1.0
+            if weights[j] < _NEVER * largest:
+                weights[j] = 0.0
+                break
+            largest = max(largest, weights[j])
         law[:] = 0.0
         law[1] = 1.0
         top = 1
@@ -68,7 +78,7 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
             alive, met = 0.0, 0.0
             for x in range(1, top + 1):
                 alive += law[x]
-                met += law[x] * rates[min(j + n + x, levels - 1)]
+                met += law[x] * busy_rates[min(j + n + x, levels - 1)]
             over[j, n] = alive
             meets[j, n] = met
             if alive < _SMALL:
@@ -76,12 +86,14 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
             new[:] = 0.0
             high = 1
             for x in range(1, top + 1):
-                if law[x] < 1e-12:
+                if law[x] < 1e-10:
                     continue
                 level = min(j + n + x, levels - 1)
+                if likely[level] < 0:
+                    likely[level] = _arrivals(work, share, busy_rates[level], arrived[level])
                 for a in range(likely[level] + 1):
                     chance = law[x] * arrived[level, a]
-                    if chance < 1e-14:
+                    if chance < 1e-12:
                         continue
                     to = min(x - 1 + a, _QUEUE)
                     new[to] += chance
@@ -94,19 +106,26 @@ def _bursts(work, share, rates, places, over, meets):  # type: ignore[no-untyped
     return 0
 
 
-@numba.njit(cache=True)
-def _levels(rates, over, decode_rate, weights):  # type: ignore[no-untyped-def]
-    """Stationary weights of 0 … b - 1 decoding, by level crossings."""
-    weights[0] = 1.0
-    for level in range(1, weights.size):
-        jumps = 0.0
-        for j in range(level):
-            jumps += rates[j] * weights[j] * over[j, level - 1 - j]
-        weights[level] = jumps / decode_rate[level - 1]
-        if weights[level] > 1e200:
-            for j in range(level + 1):
-                weights[j] /= weights[level]
-    return 0
+@numba.njit(cache=True, error_model="numpy")
+def _arrivals(work, share, rate, law):  # type: ignore[no-untyped-def]
+    """Law of the arrivals during a prefill, and the largest number that is likely at all."""
+    for i in range(work.size):
+        mean = rate * work[i]
+        left = share[i]
+        chance = np.exp(-mean) * left
+        for a in range(_TOGETHER):
+            law[a] += chance
+            left -= chance
+            if left < 1e-13:
+                left = 0.0
+                break
+            chance *= mean / (a + 1.0)
+        law[_TOGETHER] += max(left, 0.0)
+    likely = 0
+    for a in range(_TOGETHER + 1):
+        if law[a] > 1e-12:
+            likely = a
+    return likely
 
 
 @numba.njit(cache=True)
@@ -154,13 +173,12 @@ def routed_batch_law(
     over = np.zeros((places, places + _BEYOND))
     meets = np.zeros_like(over)
     weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
-    scale = 1.0
-    for _ in range(_SCALINGS):
+    scale, before = arrivals.scale, (0.0, 0.0)
+    for turn in range(_SCALINGS):
         rates = rate_rps * scale * factors
-        over[:], meets[:] = 0.0, 0.0
-        _bursts(sample, share, rate_rps * scale * busy_factors, places, over, meets)
-        weights[:] = 0.0
-        _levels(rates, over, decode_rate, weights)
+        _law(
+            sample, share, rates, rate_rps * scale * busy_factors, decode_rate, weights, over, meets
+        )
         bursts = rates[:places] * weights
         _during(bursts, over, stopped)
         # bursts that fill all places, and what they leave waiting
@@ -178,7 +196,15 @@ def routed_batch_law(
         served += full * instance.stability_rps
         if abs(served / rate_rps - 1.0) < 2e-3:
             break
-        scale *= rate_rps / max(served, 1e-12 * rate_rps)
+        # on logarithms, along the last two
+        wanted, at = float(np.log(rate_rps / max(served, 1e-12 * rate_rps))), float(np.log(scale))
+        rise = 1.0
+        if turn > 0 and at != before[0]:
+            rise = (before[1] - wanted) / (at - before[0])
+        if rise < _HELD:
+            break
+        before = (at, wanted)
+        scale *= float(np.exp(wanted / min(rise, 2.0)))
     stopped = mean_work * stopped
     _during(bursts, meets, seen_busy)
     opened = (weights + stopped) / total
@@ -217,6 +243,7 @@ def routed_batch_law(
         full_rate_rps=full_rate,
         beside_rate_rps=met * (1.0 - made_full) + made_full * full_rate,
         idle=float(weights[0] / total),
+        arrival_scale=scale,
         beside_kinds=beside_kinds,
         busy_kinds=busy_kinds,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
 from smetric_model.routing.policy import Policy
 
-__all__ = ["FollowUpHits", "Frameworks", "RoutedCluster"]
+__all__ = ["FollowUpHits", "Frameworks", "RoutedCluster", "Unprefilled"]
 
 FloatArray = NDArray[np.float64]
 
@@ -122,6 +123,23 @@ class Frameworks:
             )
 
 
+class Unprefilled(NamedTuple):
+    """What one request in flight adds to a load in unprefilled tokens.
+
+    Attributes
+    ----------
+    ratio : float
+        Share of its time in flight before its first token: afterwards it adds nothing.
+    tokens, weights : ndarray, shape (n,)
+        Before, its uncached tokens, and how likely they are: those with more of them are there for
+        longer [tokens].
+    """
+
+    ratio: float
+    tokens: FloatArray
+    weights: FloatArray
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoutedCluster:
     """N equal instances behind a router, as the mean field sees them.
@@ -158,6 +176,9 @@ class RoutedCluster:
     load_unit_tokens : float
         Tokens that one request adds to the load the policy compares, where that is counted in
         tokens [tokens]; 1 for loads in requests.
+    unprefilled : Unprefilled, optional
+        What a request in flight adds to the load in tokens, where that is all or nothing; by
+        default ``load_unit_tokens`` each.
     resource : str
         What saturates when the engines do, for the error.
 
@@ -180,6 +201,7 @@ class RoutedCluster:
     frameworks: Frameworks | None = None
     move_work_ratio: float = 0.0
     load_unit_tokens: float = 1.0
+    unprefilled: Unprefilled | None = None
     resource: str = field(default="engine")
 
     def __post_init__(self) -> None:

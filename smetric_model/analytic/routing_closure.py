@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic import _routing_kernels as kernels
+from smetric_model.analytic import _chain_kernels as kernels
 from smetric_model.analytic.load_laws import birth_death, dealt_in_turn_law, least_loaded_law
 from smetric_model.analytic.queueing import state_dependent_queue
 from smetric_model.analytic.routed_cluster import RoutedCluster
@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 
 _MOST_LEVELS = 3000
 _TAIL = 1e-11
+_NOBODY = np.zeros(0)
 _EVERYBODY = 1 - 1e-13  # a share that falls short of 1 by rounding alone
 
 
@@ -110,6 +111,7 @@ class Closure:
             self.base = self.base / self.fixed_work
             if not self.rate < self.base[-1]:
                 raise saturated(cluster, float(self.base[-1]))
+        self._thinking = cluster.think_time.rates_per_s
         self._tilts = self._tilted()
         self.blind_law = self._blind_law() if self.rule.kind == "blind" else None
 
@@ -225,6 +227,10 @@ class Closure:
             stay, leave_at = rule.stay(field)
         kept = float(seen @ stay)
         leave = (1 - self.evicted) * (1 - kept) if kept < _EVERYBODY else 0.0
+        if placed is None and self.blind_law is None:
+            compiled = self._compiled(field, slope, holders, arrivals, stay, leave_at, leave)
+            if compiled is not None:
+                return compiled
         new_holders = holders
         if self.crowding is not None:
             moved = self.evicted + leave
@@ -262,6 +268,64 @@ class Closure:
             law, slope, field, stay, leave, births, joined, completion, noise, new_law, new_slope,
             holders, new_holders,
         )  # fmt: skip
+
+    def _compiled(
+        self,
+        field: Field,
+        slope: float,
+        holders: FloatArray,
+        arrivals: FloatArray,
+        stay: FloatArray,
+        leave_at: FloatArray | None,
+        leave: float,
+    ) -> State | None:
+        """Apply the rest of the map in one go; None where the noise is singular on the way."""
+        rule = self.rule
+        mode = kernels.GENERAL
+        if rule.kind == "mean" and rule.first_turn == "hash":
+            mode = kernels.HASH
+        elif self.n == 1 or rule.first_turn == "hash":
+            mode = kernels.ALONE
+        elif rule.kind == "never":
+            mode = kernels.NEVER
+        think = self.cluster.think_time
+        try:
+            joined, births, completion, new_law, drift, covariance, service, leave = (
+                kernels.respond(
+                    mode,
+                    field.law,
+                    field.at_least,
+                    field.seen,
+                    arrivals,
+                    stay,
+                    _NOBODY if leave_at is None else leave_at,
+                    self.base,
+                    (self.first_rate, self.follow_rate, self.evicted, leave),
+                    (self.cluster.move_work_ratio, float(self.fixed_work is not None)),
+                    self.n,
+                    (self._thinking, think.weights, self.keeps),
+                    (field.mean, field.variance),
+                )
+            )
+        except np.linalg.LinAlgError:
+            return None
+        noise = LinearNoise(drift, covariance, service)
+        return State(
+            field.law, slope, field, stay, leave, births, joined, completion,
+            noise, new_law, self._slope(noise, field.mean), holders, holders,
+        )  # fmt: skip
+
+    def _slope(self, noise: LinearNoise, mean: float) -> float:
+        """Follow-ups per second for one request more, from the linear noise."""
+        if self.rule.kind in ("never", "blind") or self.rule.first_turn == "hash":
+            return 0.0
+        size = self._thinking.size
+        spread = noise.covariance[size, size]
+        if not spread > 0:
+            return 0.0
+        slope = float((self._thinking * self.keeps) @ noise.covariance[:size, size]) / float(spread)
+        limit = self.follow_rate / max(mean, 1e-9)
+        return min(max(slope, -20 * limit), limit)
 
     def _next_law(
         self,
@@ -332,8 +396,7 @@ class Closure:
         and the Lyapunov equation ``A Σ + Σ A' + Q = 0``; slope = Σ_j k_j γ_j Cov(m_j, l) / Var l,
         k_j from :meth:`_keeps`.
         """
-        think, follow = self.cluster.think_time, self.follow_rate
-        gamma = think.rates_per_s
+        think, follow, gamma = self.cluster.think_time, self.follow_rate, self._thinking
         drift, noise, service = kernels.fluctuations(
             field.law,
             field.seen,
@@ -353,14 +416,8 @@ class Closure:
             system = np.kron(drift, eye) + np.kron(eye, drift)
             found = np.linalg.lstsq(system, -noise.ravel())[0].reshape(drift.shape)
             covariance = np.asarray(0.5 * (found + found.T), dtype=np.float64)
-        spread = covariance[size, size]
-        slope = (
-            float((gamma * self.keeps) @ covariance[:size, size]) / spread if spread > 0 else 0.0
-        )
-        if self.rule.kind in ("never", "blind") or self.rule.first_turn == "hash":
-            slope = 0.0
-        limit = follow / max(field.mean, 1e-9)
-        return LinearNoise(drift, covariance, service), float(np.clip(slope, -20 * limit, limit))
+        found_noise = LinearNoise(drift, covariance, service)
+        return found_noise, self._slope(found_noise, field.mean)
 
 
 def saturated(cluster: RoutedCluster, most_rps: float) -> UnstableError:

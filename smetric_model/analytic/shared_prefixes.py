@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from smetric_model.analytic import _chain_kernels
 from smetric_model.analytic import _routing_kernels as kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.routing.thresholds import FollowUp
@@ -315,18 +316,20 @@ class Crowding:
             for into, table in ((first, self.first[g]), (later, self.later[g])):
                 limits = self._at(table, at_least)
                 to_holder, to_other, spill = kernels.place_by_prefix(limits, at_least, m, n)
-                flow = to_holder * kernels.least_loaded_share(at_least, law, m)
+                flow = to_holder * _chain_kernels.least_loaded_share(at_least, law, m)
                 if m < n:
-                    flow = flow + to_other * kernels.least_loaded_share(at_least, law, n - m)
+                    flow = flow + to_other * _chain_kernels.least_loaded_share(at_least, law, n - m)
                 into += self.share[g] * _normal(flow, law)
             holding = self._at(self.holding[g], at_least)
             stay += self.share[g] * kernels.stay_beside_holders(holding, empty, at_least, m, n)
             # those who leave go where somebody is idle enough, holders first
-            flow = _leave_at(holding, seen) * kernels.least_loaded_share(
+            flow = _leave_at(holding, seen) * _chain_kernels.least_loaded_share(
                 at_least, law, max(m - 1.0, 1e-6)
             )
             if m < n:
-                away = _leave_at(empty, seen) * kernels.least_loaded_share(at_least, law, n - m)
+                away = _leave_at(empty, seen) * _chain_kernels.least_loaded_share(
+                    at_least, law, n - m
+                )
                 flow = (1 - spill) * _normal(flow, law) + spill * _normal(away, law)
             moving += self.share[g] * _normal(flow, law)
         return Placement(first, later, moving, stay)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from smetric_model.analytic import _routing_kernels as kernels
-from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
+from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.errors import SpecError
 from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 
@@ -34,6 +34,7 @@ __all__ = ["Field", "Stay", "StickRule", "evicted_ratio", "rule_of"]
 
 FloatArray = NDArray[np.float64]
 _LEVELS_KEPT = 64  # loads worked out and kept together
+_CELLS = 64  # of the law of unprefilled tokens up to the longest hit
 
 Kind = Literal["always", "never", "mean", "each other", "scaled", "slo", "blind"]
 
@@ -135,6 +136,17 @@ class StickRule:
         ``slo``: P(stay | home load l), where somebody else is within the SLO.
     within : ndarray, optional
         ``slo``: P(another instance at load j is within the SLO).
+    limits : ndarray of int, optional
+        ``each other``: largest home load at which each hit stays | least load of the others j,
+        shape (hits, j); below 0 where it never does.
+    hits : FollowUpHits, optional
+        ``each other``, ``scaled``: the follow-ups that have a home, in the order of ``limits`` and
+        of ``lead_of_hit``.
+    lead_of_hit : ndarray, optional
+        ``scaled``: ``leads`` in that order.
+    stays_of_hits : ndarray, optional
+        ``each other`` where loads are unprefilled tokens: P(stay) of each hit at home load l,
+        shape (hits, l).
     """
 
     kind: Kind
@@ -147,6 +159,43 @@ class StickRule:
     scale: str = "mean"
     stays: FloatArray | None = None
     within: FloatArray | None = None
+    limits: NDArray[np.int64] | None = None
+    hits: FollowUpHits | None = None
+    lead_of_hit: FloatArray | None = None
+    stays_of_hits: FloatArray | None = None
+
+    def stay_of_hits(self, field: Field) -> FloatArray | None:
+        """Return the probability to stay of each of ``hits``, whatever their homes' loads are.
+
+        None where all stay alike, or where the loads' scale is the largest load.
+
+        Parameters
+        ----------
+        field : Field
+            Loads.
+        """
+        if self.hits is None:
+            return None
+        if self.stays_of_hits is not None:
+            return np.asarray(self.stays_of_hits @ field.seen)
+        least = self._least_of_others(field)
+        if self.limits is not None:
+            upto = np.append(0.0, np.cumsum(field.seen))
+            return np.asarray(upto[self.limits + 1] @ least)
+        if self.scale != "mean" or self.lead_of_hit is None:
+            return None
+        top = min(int(np.searchsorted(-field.at_least, -1e-9)) + 2, field.law.size)
+        total, variance = self._given_home(field)
+        return np.asarray(
+            kernels.stay_of_leads(
+                self.lead_of_hit,
+                total[:top] / self.instances,
+                np.sqrt(variance) / self.instances,
+                self.instances,
+                least[:top] / max(float(least[:top].sum()), 1e-300),
+                field.seen[:top] / max(float(field.seen[:top].sum()), 1e-300),
+            )
+        )
 
     def stay(self, field: Field) -> Stay:
         """Return the probability to stay at each home load, evicted follow-ups aside.
@@ -311,6 +360,19 @@ def _each_other_rule(
 ) -> StickRule:
     unit = cluster.load_unit_tokens
     loads = np.arange(levels, dtype=float)
+    if cluster.unprefilled is not None:
+        leads = np.asarray(form.home_load_limit(_seen(hits, 0.0)), dtype=float)
+        of_hits = _stays_against_bursts(cluster.unprefilled, leads, levels)
+        everybody = np.tile(of_hits.mean(axis=0), (levels, 1))
+        return StickRule(
+            "each other",
+            cluster.instances,
+            evicted,
+            form.first_turn,
+            stays_against=everybody,
+            hits=hits,
+            stays_of_hits=of_hits,
+        )
     # without a scale the form answers; with one it answers nan
     limit = np.asarray(form.home_load_limit(_seen(hits, loads * unit))) / unit
     limit = np.broadcast_to(limit, (hits.prompt_tokens.size, levels))  # it may not look at hits
@@ -326,11 +388,48 @@ def _each_other_rule(
             evicted,
             form.first_turn,
             stays_against=stays / hits.prompt_tokens.size,
+            limits=allowed,
+            hits=hits,
         )
     scale, leads = _leads(form, hits)
     return StickRule(
-        "scaled", cluster.instances, evicted, form.first_turn, leads=np.sort(leads), scale=scale
+        "scaled",
+        cluster.instances,
+        evicted,
+        form.first_turn,
+        leads=np.sort(leads),
+        scale=scale,
+        hits=hits,
+        lead_of_hit=np.asarray(leads, dtype=float),
     )
+
+
+def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) -> FloatArray:
+    """P(unprefilled tokens of l requests in flight <= lead) for each lead and l, (leads, levels).
+
+    Each adds all of its uncached tokens or nothing: a compound binomial law, on a grid.  Some other
+    instance has nothing to prefill.
+    """
+    step = max(float(leads.max()), 1.0) / (_CELLS - 2)
+    place = np.minimum(added.tokens / step, _CELLS - 1.0)
+    low = place.astype(np.int64)
+    upper = place - low
+    amounts = np.bincount(low, added.weights * (1.0 - upper), minlength=_CELLS + 1)
+    amounts = amounts + np.bincount(low + 1, added.weights * upper, minlength=_CELLS + 1)
+    one = amounts[:_CELLS] * (added.ratio / max(float(added.weights.sum()), 1e-300))
+    one[0] += 1.0 - added.ratio
+    law = np.zeros(_CELLS)
+    law[0] = 1.0
+    at = np.maximum(leads, 0.0) / step
+    below = at.astype(np.int64)
+    part = at - below
+    result = np.empty((leads.size, levels))
+    for load in range(levels):
+        upto = np.cumsum(law)
+        result[:, load] = upto[below] + part * law[np.minimum(below + 1, _CELLS - 1)]
+        law = np.convolve(law, one)[:_CELLS]
+    result[leads < 0] = 0.0
+    return np.minimum(result, 1.0)
 
 
 def _leads(form: ThresholdForm, hits: FollowUpHits) -> tuple[str, FloatArray]:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smetric_model.analytic import _chain_kernels as kernels
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
@@ -100,6 +101,8 @@ class Stickiness:
         Where shared prefixes lie, if the cluster has frameworks.
     notes : tuple of str
         Why figures may be worse than usual.
+    stay_of_hits : ndarray, optional
+        P(stay) of each follow-up of ``rule.hits``, where the policy weighs hits.
     """
 
     cluster: RoutedCluster
@@ -127,6 +130,7 @@ class Stickiness:
     iterations: int
     prefixes: PrefixHolders | None = None
     notes: tuple[str, ...] = ()
+    stay_of_hits: FloatArray | None = None
     rule: StickRule = field(repr=False, default=None)  # type: ignore[assignment]
 
     @cached_property
@@ -147,6 +151,30 @@ class Stickiness:
     def sojourn_s(self) -> float:
         """Mean time of a request at its instance, by Little's law [s]."""
         return self.mean_load / self.cluster.rate_per_instance_rps
+
+    @property
+    def older_wins(self) -> float:
+        """P(another copy as long takes a follow-up from its home), whose load it found.
+
+        The turn before has just left the home: it is less loaded than others.  Equal loads: one
+        time in two.
+        """
+        below = np.append(0.0, np.cumsum(self.load_law)[:-1])
+        return float(self.follow_up_load_law @ (below + 0.5 * self.load_law))
+
+    def home_wins(self, count: int) -> FloatArray:
+        """Return P(a follow-up's home is the least loaded of 1 … N instances), ties shared.
+
+        Parameters
+        ----------
+        count : int
+            Numbers of instances, a geometric series.
+        """
+        law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
+        at_least = np.cumsum(self.load_law[::-1])[::-1]
+        of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
+        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
+        return np.asarray(np.clip(share, 0.0, 1.0))
 
     @property
     def joined_load_mean(self) -> float:
@@ -241,8 +269,9 @@ def _solve(
     best: tuple[float, State] | None = None
     steps = 0
     for mixing, memory, most in _ATTEMPTS:
-        points: list[FloatArray] = []
-        changes: list[FloatArray] = []
+        points = np.empty((memory + 1, x.size))
+        changes = np.empty((memory + 1, x.size))
+        kept = 0
         if best is not None:
             x = best[1].point(scale, n)
         for _ in range(min(most, most_steps - steps)):
@@ -257,22 +286,15 @@ def _solve(
             if size < tolerance:
                 return state, size, steps
             if size > 5 * best[0]:  # the history misleads: forget it
-                points, changes = [], []
-            points.append(x)
-            changes.append(change)
-            points, changes = points[-memory - 1 :], changes[-memory - 1 :]
-            x = x + mixing * change
-            if len(points) > 1:
-                moved = np.diff(np.array(points), axis=0).T
-                turned = np.diff(np.array(changes), axis=0).T
-                gram = turned.T @ turned
-                best_mix = np.linalg.lstsq(gram, turned.T @ change, rcond=1e-13)[0]
-                x = x - (moved + mixing * turned) @ best_mix
-            x[:size_law] = np.maximum(x[:size_law], 0.0)
-            x[:size_law] /= x[:size_law].sum()
-            x[size_law + 1 :] = np.clip(x[size_law + 1 :], 0.1 / n, 0.1)
+                kept = 0
+            if kept > memory:
+                points[:-1], changes[:-1] = points[1:].copy(), changes[1:].copy()
+                kept = memory
+            points[kept], changes[kept] = x, change
+            kept += 1
+            x = kernels.accelerated(points[:kept], changes[:kept], mixing, size_law, 0.1 / n)
         assert best is not None
-        if best[0] < 0.1 * _ACCEPTED or steps >= most_steps:
+        if best[0] < max(0.1 * _ACCEPTED, tolerance) or steps >= most_steps:
             break
     assert best is not None
     return best[1], best[0], steps
@@ -319,8 +341,10 @@ def stickiness(
             cluster.resource,
         )
     closure = Closure(cluster)
-    law, slope = closure.start(), 0.0
-    if start is not None:
+    slope = 0.0
+    if start is None:
+        law = closure.start()
+    else:
         law = np.zeros(closure.levels)
         kept = min(law.size, start.load_law.size)
         law[:kept] = start.load_law[:kept]
@@ -329,7 +353,8 @@ def stickiness(
     if closure.rule.kind == "scaled":  # every load against every other, in every step
         most_steps = min(most_steps, int(_LEAST_STEPS + _MOST_PAIRS / closure.levels**2))
     state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
-    for share in _NEARBY if residual > _ACCEPTED and start is None else ():
+    loosened = max(tolerance / _ACCEPTED, 1.0)
+    for share in _NEARBY if residual > loosened * _ACCEPTED and start is None else ():
         # near saturation the first guess can be too far: come from a rate that is easier
         near = Closure(replace(cluster, arrival_rate_rps=share * cluster.arrival_rate_rps))
         easier = _solve(near, near.start(), 0.0, tolerance, most_steps)[0]
@@ -339,12 +364,12 @@ def stickiness(
         steps += found[2]
         if found[1] < residual:
             state, residual = found[:2]
-        if residual <= _ACCEPTED:
+        if residual <= loosened * _ACCEPTED:
             break
     served = float(state.law[1:] @ state.completion)
     if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))
-    if residual > _ACCEPTED or abs(served - rate) > _THROUGHPUT * rate:
+    if residual > loosened * _ACCEPTED or abs(served - rate) > loosened * _THROUGHPUT * rate:
         raise ConvergenceError(
             f"routing mean field of {cluster.policy.name!r} at {rate:.4g} requests/s an instance:"
             f" residual {residual:.1e} after {steps} steps, throughput off by"
@@ -401,6 +426,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         lasting_rate_variation=lasting[0],
         lasting_load_variation=lasting[1],
         notes=_notes(closure, state),
+        stay_of_hits=rule.stay_of_hits(field) if n > 1 else None,
         rule=rule,
         **shares,
     )

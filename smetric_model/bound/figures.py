@@ -8,12 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
+from smetric_model._figure import ShownFigure
 from smetric_model.colours import COLOURS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+#: axis of what one more unit brings, by column of the table
+_PER_UNIT = {
+    "volume_tps": "more, per unit [tokens/s]",
+    "volume_relative": "more, per unit [share of the bound]",
+    "goodput_tps": "more within SLO, per unit [tokens/s]",
+    "volume_difference_tps": "more, per unit, solved again [tokens/s]",
+    "goodput_difference_tps": "more within SLO, per unit, solved again [tokens/s]",
+}
 
 __all__ = ["ladder_figure", "price_figure", "window_figure"]
 
@@ -43,7 +53,7 @@ def window_figure(table: pd.DataFrame, unit: str = "tokens") -> Figure:
     Figure
         Stacked areas over time.
     """
-    figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+    figure = ShownFigure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
     edges = np.append(table["start_s"].to_numpy(), table["end_s"].to_numpy()[-1:])
     below = np.zeros(len(table))
@@ -75,7 +85,7 @@ def price_figure(table: pd.DataFrame, column: str = "volume_relative") -> Figure
     Figure
         One bar a unit, on a logarithmic axis; what brings nothing has none.
     """
-    figure = Figure(figsize=(6.4, 0.5 * len(table) + 1.2), layout="constrained")
+    figure = ShownFigure(figsize=(6.4, 0.5 * len(table) + 1.2), layout="constrained")
     axes = figure.subplots()
     values = table[column].to_numpy(dtype=float)
     shown = np.where(values > 0, values, np.nan)
@@ -84,7 +94,7 @@ def price_figure(table: pd.DataFrame, column: str = "volume_relative") -> Figure
     axes.invert_yaxis()
     if np.nanmax(shown, initial=0.0) > 0:
         axes.set_xscale("log")
-    axes.set_xlabel(column.replace("_", " "))
+    axes.set_xlabel(_PER_UNIT.get(column, column))
     for place in np.flatnonzero(~(values > 0)):
         axes.annotate("nothing", (0.01, place), xycoords=("axes fraction", "data"), va="center")
     return figure
@@ -114,11 +124,12 @@ def ladder_figure(table: pd.DataFrame, column: str = "total_tps") -> Figure:
             strict=True,
         )
     ]
-    figure = Figure(figsize=(6.4, 0.32 * len(shown) + 1.2), layout="constrained")
+    figure = ShownFigure(figsize=(6.4, 0.32 * len(shown) + 1.2), layout="constrained")
     axes = figure.subplots()
     colours = [COLOURS["tiers" if rung == "simulated" else "mark"][0] for rung in shown["rung"]]
     axes.barh(np.arange(len(shown)), shown[column].to_numpy(dtype=float), color=colours)
     axes.set_yticks(np.arange(len(shown)), names)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{column.replace('_', ' ')} [tokens/s]")
+    within = " within SLO" if "within_slo" in column else ""
+    axes.set_xlabel(f"most tokens{within}, at the best of the rates [tokens/s]")
     return figure

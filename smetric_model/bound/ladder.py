@@ -168,8 +168,9 @@ def ladder(
     DataFrame
         ``rung``, ``policy``, ``eviction``, ``rate_rps`` (where ``total_tps`` is largest),
         ``total_tps``: most tokens/s processed at any of the rates; ``total_within_slo_tps``: most
-        within SLO at any of the rates, at ``within_slo_rate_rps``; ``attainment_rps``: highest of
-        the rates at which the scenario's attainment is kept; ``goodput_share``: the largest
+        within SLO at any of the rates, at ``within_slo_rate_rps``, and ``within_slo_ratio`` and
+        ``recomputed_ratio`` there; ``attainment_rps``: highest of the rates at which the
+        scenario's attainment is kept; ``goodput_share``: the largest
         ``total_within_slo_tps`` over the goodput bound on that run's own requests.
         First the bounds, then the simulations, best first.
     """
@@ -239,5 +240,7 @@ def _simulated_row(policy: str, eviction: str, runs: list[tuple[Any, Any]]) -> d
         "total_tps": most[1].outcome.number("total_tps"),
         "total_within_slo_tps": good[1].outcome.number("total_within_slo_tps"),
         "within_slo_rate_rps": good[1].outcome.number("arrival_rate_rps"),
+        "within_slo_ratio": good[1].outcome.number("within_slo_ratio"),
+        "recomputed_ratio": good[1].outcome.number("recomputed_ratio"),
         "attainment_rps": max(kept, default=float("nan")),
     }

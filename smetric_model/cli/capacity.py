@@ -63,7 +63,7 @@ def _command(
         echo_json(found.to_dict())
     else:
         _print(found, asked.slo.attainment)
-    click.echo(f"{len(found.rows)} answers in {took_s:.1f} s", err=True)
+    click.echo(f"took {took_s:.1f} s", err=True)
 
 
 def _print(found: Capacity, wanted: float) -> None:
@@ -90,6 +90,8 @@ def _print(found: Capacity, wanted: float) -> None:
             echo_wrapped(f"{found.lower_rps:.4g} to {found.upper_rps:.4g} requests/s {alike}.")
     if found.resource:
         echo_wrapped(f"limited by: {found.resource}")
+    if found.outcomes and found.outcomes[0]["note"]:
+        echo_wrapped(f"note: {found.outcomes[0]['note']}")
     if len(found.rows) > 1:
         click.echo()
         _print_rows(found)

@@ -6,15 +6,16 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from smetric_model._figure import ShownFigure
 from smetric_model.errors import SpecError
 from smetric_model.plots import COLOURS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from smetric_model.comparison.run import Comparison
 
@@ -66,7 +67,7 @@ def _points(comparison: Comparison) -> Figure:
     panels = list(table.assign(_family=family).groupby(["_family", "unit"], sort=False))
     heights = [len(set(panel["quantity"])) + 1.2 for _, panel in panels]
     height = 0.24 * max(len(comparison.names), 2) * sum(heights) * 0.55 + 0.9
-    figure = Figure(figsize=(7.0, height), layout="constrained", facecolor="white")
+    figure = ShownFigure(figsize=(7.0, height), layout="constrained", facecolor="white")
     rows = np.atleast_1d(figure.subplots(len(panels), 1, height_ratios=heights))
     for axes, ((group, unit), panel) in zip(rows, panels, strict=True):
         quantities = list(dict.fromkeys(panel["quantity"]))
@@ -86,7 +87,7 @@ def _points(comparison: Comparison) -> Figure:
 def _curves(comparison: Comparison, key: str, table: pd.DataFrame) -> Figure:
     found = list(dict.fromkeys(table["quantity"]))
     quantities = [name for name in _CURVES if name in found] or found[:4]
-    figure = Figure(
+    figure = ShownFigure(
         figsize=(7.0, 2.1 * len(quantities) + 0.6), layout="constrained", facecolor="white"
     )
     rows = np.atleast_1d(figure.subplots(len(quantities), 1, sharex=True))

@@ -50,8 +50,14 @@ def _error(value: float, column: str) -> str:
     return f"{value:+.3f}" if column.endswith("_ratio") else f"{value:+.1%}"
 
 
+def _allowed(value: float, column: str) -> str:
+    return _error(value, column).replace("+", "±")
+
+
 def report_rows(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Return columns and lines of the comparison for people.
+
+    What is allowed is the target, or two standard errors where these are more.
 
     Parameters
     ----------
@@ -59,8 +65,8 @@ def report_rows(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         Of :func:`smetric_model.live.compare.comparison`.
     """
     columns = [
-        *("policy", "quantity", "measured", "CV", "simulated", "error", "verdict"),
-        *("predicted", "error", "verdict", "bound"),
+        *("policy", "quantity", "measured", "CV", "simulated", "error", "allowed", "verdict"),
+        *("predicted", "error", "allowed", "verdict", "bound"),
     ]
     rows = []
     for one in table.to_dict("records"):
@@ -68,14 +74,16 @@ def report_rows(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         rows.append(
             [
                 one["policy"],
-                QUANTITIES[column][1],
+                QUANTITIES[column][1].removesuffix(" [s]"),  # cells name their unit
                 _shown(one["measured"], column),
                 "–" if math.isnan(one["cv"]) else f"{one['cv']:.1%}",
                 _shown(one["simulated"], column),
                 _error(one["simulated_error"], column),
+                _allowed(one["simulated_allowed"], column),
                 one["simulated_verdict"],
                 _shown(one["predicted"], column),
                 _error(one["predicted_error"], column),
+                _allowed(one["predicted_allowed"], column),
                 one["predicted_verdict"],
                 _shown(one["bound"], column),
             ]
@@ -148,13 +156,12 @@ def agreement_figure(table: pd.DataFrame) -> Figure:
     Figure
         A panel a quantity, policies side by side.
     """
-    from matplotlib.figure import Figure
-
+    from smetric_model._figure import ShownFigure
     from smetric_model.plots import COLOURS
 
     quantities = list(QUANTITIES)
     policies = list(dict.fromkeys(table["policy"]))
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    figure = ShownFigure(figsize=(10, 5.2), layout="constrained")
     panels = figure.subplots(2, 4)
     for axes, column in zip(panels.ravel(), quantities, strict=True):
         part = table[table["quantity"] == column].set_index("policy")
@@ -187,11 +194,10 @@ def calibration_figure(points: pd.DataFrame) -> Figure:
     points : DataFrame
         ``calibration-points.parquet``.
     """
-    from matplotlib.figure import Figure
-
+    from smetric_model._figure import ShownFigure
     from smetric_model.plots import COLOURS
 
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    figure = ShownFigure(figsize=(10, 3.4), layout="constrained")
     left, right, both = figure.subplots(1, 3)
     styles = {
         "prefill": (left, "tiers"),
@@ -316,7 +322,8 @@ def _page(validation: Validation, table: pd.DataFrame) -> str:
     tables: list[dict[str, Any]] = [
         {
             "title": "Comparison",
-            "reading": "Errors are model minus measured; of ratios as a difference.",
+            "reading": "Errors are model minus measured; of ratios as a difference. Allowed: the"
+            " target, or two standard errors where these are more.",
             "columns": columns,
             "rows": rows,
         },

@@ -53,9 +53,9 @@ def _colour(role: str) -> str:
 
 
 def _new(height: float, rows: int) -> tuple[Figure, list[Axes]]:
-    from matplotlib.figure import Figure
+    from smetric_model._figure import ShownFigure
 
-    figure = Figure(figsize=(7.2, height), layout="constrained")
+    figure = ShownFigure(figsize=(7.2, height), layout="constrained")
     figure.patch.set_alpha(0.0)
     grid = figure.subplots(rows, 1, sharex=True, squeeze=False)
     axes = [grid[row, 0] for row in range(rows)]

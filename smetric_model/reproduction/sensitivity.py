@@ -116,7 +116,8 @@ def sensitivity_figure(sensitivity: pd.DataFrame) -> Figure:
         a dot where the claim then agrees.
     """
     import numpy as np
-    from matplotlib.figure import Figure
+
+    from smetric_model._figure import ShownFigure
 
     wrong = sensitivity[sensitivity["base_agrees"] == "no"]
     change = (wrong["value"] - wrong["base"]) / wrong["base"].abs()
@@ -125,7 +126,7 @@ def sensitivity_figure(sensitivity: pd.DataFrame) -> Figure:
     )
     dots = wrong[wrong["agrees"] == "yes"]
     size = (2 + 0.3 * len(cells.columns), 4 + 0.2 * len(cells))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = ShownFigure(figsize=size, layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(
         np.clip(cells.to_numpy(dtype=np.float64), -1, 1),

@@ -73,8 +73,11 @@ def replayed_trace(scenario: Scenario, trace: Trace | None = None) -> tuple[Trac
         trace, start_s = _poisson(scenario, trace, rate or _rate(trace), horizon_s)
         return _from_time_0(trace, start_s, scenario, notes), notes
     if rate is not None:
+        from smetric_model.workload.copy_notes import copies_note
         from smetric_model.workload.synthesis_scaling import scale_to_rate
 
+        many = copies_note(rate, _rate(trace), len(trace), trace.sessions, trace.source)
+        notes += [many] if many else []
         trace = scale_to_rate(trace, rate, scenario.seed)
     arrival = trace.column("arrival_s")
     first, last = float(arrival.min()), float(arrival.max())

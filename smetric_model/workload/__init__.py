@@ -41,6 +41,7 @@ _HOMES = {
     "fit": "synthesis_fit",
     "replicate": "synthesis_scaling",
     "scale_to_rate": "synthesis_scaling",
+    "superpose_copies": "synthesis_scaling",
     "superpose": "synthesis_scaling",
     "thin": "synthesis_scaling",
 }

@@ -3,6 +3,10 @@
 Intra-session reuse does not change.  Reuse between sessions does: fewer sessions meet the same
 system prompt, and a subagent whose parent is left out has nobody to share its context with
 (``docs/synthesis.md`` shows by how much).
+
+More of the same traffic is other users who do the same at other times (:func:`superpose_copies`),
+or the same users at the same times, several of each (:func:`replicate`): n of the first vary √n
+times less about their mean than the trace, n of the second as much as it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,15 @@ if TYPE_CHECKING:
 
     from smetric_model.workload.trace import Trace
 
-__all__ = ["replicate", "scale_to_rate", "superpose", "thin", "trace_rate_rps"]
+__all__ = [
+    "copies_for_rate",
+    "replicate",
+    "scale_to_rate",
+    "superpose",
+    "superpose_copies",
+    "thin",
+    "trace_rate_rps",
+]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -106,8 +118,40 @@ def _kept(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Trace:
     return part if part.tree is None else replace(part, tree=compact_tree(part.tree))
 
 
+def copies_for_rate(trace: Trace, rate_rps: float) -> int:
+    """Return how many copies of a trace it takes to reach a rate.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with one clock.
+    rate_rps : float
+        Requests per second wanted [1/s].
+
+    Returns
+    -------
+    int
+        At least 1.
+
+    Raises
+    ------
+    SpecError
+        If the rate is not positive.
+    TraceError
+        If the sessions share no clock, or all requests arrive at once.
+    """
+    if not (np.isfinite(rate_rps) and rate_rps > 0):
+        raise SpecError(f"rate_rps = {rate_rps!r}: a finite number above 0 is needed")
+    return max(int(np.ceil(rate_rps / trace_rate_rps(trace) - 1e-9)), 1)
+
+
 def scale_to_rate(
-    trace: Trace, rate_rps: float, seed: int = 0, *, jitter_s: float = JITTER_S
+    trace: Trace,
+    rate_rps: float,
+    seed: int = 0,
+    *,
+    in_step: bool = False,
+    jitter_s: float = JITTER_S,
 ) -> Trace:
     """Bring a trace to a rate by leaving out or copying whole sessions.
 
@@ -118,8 +162,12 @@ def scale_to_rate(
     rate_rps : float
         Requests per second wanted [1/s].
     seed : int, default 0
+    in_step : bool, default False
+        Whether copies rise and fall with the trace (:func:`replicate`), so that a day keeps its
+        shape, and bursts their size relative to the mean; if not, each has its own time
+        (:func:`superpose_copies`).
     jitter_s : float, default 60
-        See :func:`replicate`.
+        See :func:`replicate`; copies in step only.
 
     Returns
     -------
@@ -133,13 +181,12 @@ def scale_to_rate(
     TraceError
         If the sessions share no clock or are not named.
     """
-    if not (np.isfinite(rate_rps) and rate_rps > 0):
-        raise SpecError(f"rate_rps = {rate_rps!r}: a finite number above 0 is needed")
-    factor = rate_rps / trace_rate_rps(trace)
-    wanted = factor * len(trace)
-    copies = int(np.ceil(factor - 1e-9))
-    if copies > 1:
+    copies = copies_for_rate(trace, rate_rps)
+    wanted = rate_rps / trace_rate_rps(trace) * len(trace)
+    if copies > 1 and in_step:
         trace = replicate(trace, copies, seed, jitter_s=jitter_s)
+    elif copies > 1:
+        trace = superpose_copies(trace, copies, seed)
     session = trace.require_sessions()
     marks = _marks(trace, seed, True)[session]
     order = np.argsort(marks, kind="stable")
@@ -147,6 +194,65 @@ def scale_to_rate(
     ends = np.append(np.flatnonzero(np.diff(marks[order])) + 1, marks.size)
     best = ends[np.argmin(np.abs(ends - wanted))]
     return trace if best == marks.size else _kept(trace, marks <= marks[order[best - 1]])
+
+
+def superpose_copies(trace: Trace, copies: int, seed: int = 0) -> Trace:
+    """Lay independent populations like a trace's over each other, each at its own time.
+
+    Every copy but the first is cut in two at a time drawn evenly over the trace, and its second
+    part is played first: the trace is taken as one turn of a circle, which each copy enters
+    elsewhere.  At its cut, and where end and beginning of the trace meet, sessions end and begin
+    as they do at the ends of the trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with one clock that names its sessions.
+    copies : int
+        Number of copies, the trace itself included; at least 1.
+    seed : int, default 0
+        Of the cuts.
+
+    Returns
+    -------
+    Trace
+        ``copies`` times the requests over the same time.  Copies, and the parts of one, share the
+        frameworks' common prefixes
+        (:func:`~smetric_model.workload.origin.common_prefix_blocks`), nothing else.
+
+    Raises
+    ------
+    SpecError
+        If ``copies`` is below 1.
+    TraceError
+        If the sessions share no clock or are not named, or all requests arrive at once.
+
+    Notes
+    -----
+    The rate of n copies varies √n times less about its mean than the trace's, as that of n
+    independent populations does; what all share (the time of day) is lost: see :func:`replicate`.
+    A session that goes on over a cut becomes two, of which the later begins with a long prompt
+    that nobody has computed, as sessions under way do at the beginning of the trace.
+    """
+    trace.require_sessions()
+    _check_copies(copies)
+    rate = trace_rate_rps(trace)
+    if copies == 1:
+        return trace
+    arrival = trace.column("arrival_s")
+    first, period = float(arrival.min()), len(trace) / rate
+    rng = np.random.default_rng([seed, 2])
+    moved, kept = [arrival], [np.ones(len(trace), np.bool_)]
+    for _ in range(copies - 1):
+        # whole milliseconds, as traces have them
+        cut = round(float(rng.random()) * period, 3)
+        later = arrival - first >= cut
+        moved += [arrival - cut, arrival - cut + period]
+        kept += [later, ~later]
+    tree = None if trace.tree is None else _copied_tree(trace, len(moved))
+    frames = [trace.requests.assign(arrival_s=np.round(times, 6)) for times in moved]
+    source = f"{trace.source}, {copies} copies"
+    return _assembled(frames, tree, trace, source, np.concatenate(kept))
 
 
 def replicate(trace: Trace, copies: int, seed: int = 0, *, jitter_s: float = JITTER_S) -> Trace:
@@ -179,14 +285,13 @@ def replicate(trace: Trace, copies: int, seed: int = 0, *, jitter_s: float = JIT
     Notes
     -----
     Bursts keep their relative size: n copies vary as much as one trace, relative to the mean,
-    where n traces of independent users would vary √n times less.
+    where n traces of independent users (:func:`superpose_copies`) would vary √n times less.
     """
     from smetric_model.workload.starts import root_sessions
 
     trace.require_shared_clock()
     trace.require_sessions()
-    if isinstance(copies, bool) or not isinstance(copies, int | np.integer) or copies < 1:
-        raise SpecError(f"copies = {copies!r}: an integer of at least 1 is needed")
+    _check_copies(copies)
     if not (np.isfinite(jitter_s) and jitter_s >= 0):
         raise SpecError(f"jitter_s = {jitter_s!r}: a finite number of at least 0 is needed")
     if copies == 1:
@@ -205,6 +310,11 @@ def replicate(trace: Trace, copies: int, seed: int = 0, *, jitter_s: float = JIT
         for shift in later
     ]
     return _assembled(frames, tree, trace, f"{trace.source}, {copies} copies")
+
+
+def _check_copies(copies: int) -> None:
+    if isinstance(copies, bool) or not isinstance(copies, int | np.integer) or copies < 1:
+        raise SpecError(f"copies = {copies!r}: an integer of at least 1 is needed")
 
 
 def superpose(traces: Sequence[Trace]) -> Trace:
@@ -301,9 +411,13 @@ def _copied_tree(trace: Trace, copies: int) -> PrefixTree:
 
 
 def _assembled(
-    frames: list[pd.DataFrame], tree: PrefixTree | None, like: Trace, source: str
+    frames: list[pd.DataFrame],
+    tree: PrefixTree | None,
+    like: Trace,
+    source: str,
+    kept: npt.NDArray[np.bool_] | None = None,
 ) -> Trace:
-    """Trace of several tables laid one after the other, rows of ``tree`` in the same order."""
+    """Trace of several tables, or the rows kept of them; rows of ``tree`` in the same order."""
     import pandas as pd
 
     rows = sessions = 0
@@ -324,6 +438,8 @@ def _assembled(
         # tables with different categories lose them
         table[name] = table[name].astype("category")
     order = np.lexsort((table["turn"].to_numpy(), table["arrival_s"].to_numpy()))
+    if kept is not None:
+        order = order[kept[order]]
     whole = replace(like, requests=table, tree=tree, session_names=None, source=source)
     result = whole.take(order)
     return result if result.tree is None else replace(result, tree=compact_tree(result.tree))

@@ -17,6 +17,7 @@ from smetric_model.analytic.coverage import (
     left_out,
     notes_left_out,
     too_far,
+    two_states,
 )
 from smetric_model.analytic.demand import demand_of
 from smetric_model.analytic.predict import cluster_form, predict
@@ -256,3 +257,28 @@ def test_a_cluster_without_host_memory_has_no_tier():
 def test_hardly_any_requests_are_no_numbers_trouble():
     row = asked(**{"workload.rate_rps": 1e-4, "cluster.instances": 1000})
     assert row.number("imbalance_requests_60s_p99") <= 1000
+
+
+def test_a_cluster_that_its_links_cannot_fill_again_may_have_two_states():
+    demand = demand_of(BASE, TRACE)
+
+    def reasons(nic_bytes_per_s, share):
+        """At a share of the largest stable rate."""
+        scenario = BASE.replace(**{"cluster.nic_bytes_per_s": nic_bytes_per_s})
+        cluster = cluster_form(scenario, demand)
+        state = cluster.at(0.5)
+        most = cluster.instances * state.loaded.instance.stability_rps
+        return two_states(cluster, cluster.at(share * most))
+
+    assert reasons(400e9, 0.75) == ()
+    (reason,) = reasons(25e9, 0.75)
+    assert "full KV pools" in reason
+    # with time to drain there is one state
+    assert reasons(25e9, 0.3) == ()
+    # nobody fetches: nothing to say
+    assert two_states(*_without_tier(demand)) == ()
+
+
+def _without_tier(demand):
+    cluster = cluster_form(BASE.replace(**{"global_tier.bytes_per_node": 0.0}), demand)
+    return cluster, cluster.at(1.0)

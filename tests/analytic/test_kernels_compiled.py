@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from smetric_model.analytic import _session_kernels, _stall_kernels, _step_kernels
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.latency import prefill_time_s
-from smetric_model.analytic.loaded import _StallLaw
+from smetric_model.analytic.stall_laws import StallLaw
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.step_time import step_time_s
 from smetric_model.catalog.gpu import get_gpu
@@ -60,7 +60,7 @@ def test_mean_of_tpot_is_that_of_its_requests(places):
     own = rng.uniform(0.5, 8, 50)
     interval, steps = own + rng.uniform(0, 3, own.shape), rng.uniform(20, 300, 50)
     most = np.full(50, places)
-    law = _StallLaw(work, share, 3.0, interval.min(), interval.max(), most)
+    law = StallLaw(work, share, 3.0, interval.min(), interval.max(), most)
     assert (law.places is not None) == (places < 1e3)
     weights = rng.dirichlet(np.ones(50))
     within = law.mean_within(steps, own, interval, weights, most)

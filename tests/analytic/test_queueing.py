@@ -174,7 +174,7 @@ def test_busy_period_means(load, seed):
     cdf = busy.delay_cdf(interval)
     mean = (1 - cdf).sum() * busy.step_s
     assert mean == pytest.approx(interval * load / (1 - load), rel=0.02)
-    assert (np.diff(cdf) >= -1e-9).all()
+    assert (np.diff(cdf) >= -1e-7).all()
     # a fine grid: no delay unless somebody arrives
     fine = BusyPeriods(work, share, rate, 10 * work.max()).delay_cdf(interval)
     assert fine[0] == pytest.approx(np.exp(-rate * interval), abs=2e-3)

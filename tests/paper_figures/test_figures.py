@@ -112,3 +112,14 @@ def test_colours_and_markers_tell_policies_apart():
     looks = list(common.POLICIES.values())
     for part in ("name", "color", "marker"):
         assert len({getattr(look, part) for look in looks}) == len(looks)
+
+
+def test_captions_are_words_not_markup():
+    gallery = importlib.import_module("gallery")
+    entries = [gallery.Entry(n, gallery.caption(n)) for n in (5, 7, 15)]
+    page = gallery.page(entries, None)
+    assert "<code>agent</code>" in page
+    assert "<em>reuse</em>" in page
+    assert "``" not in page.partition("</style>")[2]
+    assert "How much of the prompts' KV" in page.replace("&#39;", "'")
+    assert "TPS within SLO over load" in page

@@ -20,6 +20,7 @@ from smetric_model.workload.synthesis_scaling import (
     replicate,
     scale_to_rate,
     superpose,
+    superpose_copies,
     thin,
     trace_rate_rps,
 )
@@ -155,6 +156,62 @@ def test_copies_hold_what_the_trace_holds(p, seed, copies) -> None:
     if common == 0:
         assert many.tree.distinct_blocks == copies * trace.tree.distinct_blocks
         assert ideal_reuse(many).sum() == copies * ideal_reuse(trace).sum()
+
+
+@given(parameters(), seeds, st.integers(2, 4))
+@settings(max_examples=15)
+def test_independent_copies_hold_what_the_trace_holds(p, seed, copies) -> None:
+    trace = small(p, seed)
+    if trace is None or np.ptp(trace.column("arrival_s")) == 0:
+        return
+    many = superpose_copies(trace, copies, seed)
+    for name in ("prompt_tokens", "output_tokens", "turn"):
+        expected = np.sort(np.tile(trace.column(name), copies))
+        np.testing.assert_array_equal(np.sort(many.column(name)), expected)
+    # the time is the trace's, and every turn of a session comes after the one before
+    first, rate = trace.column("arrival_s").min(), trace_rate_rps(trace)
+    arrival = many.column("arrival_s")
+    assert (np.diff(arrival) >= 0).all()
+    assert arrival[0] >= first - 1e-6
+    assert arrival[-1] <= first + len(trace) / rate + 1e-6
+    session, turn = many.column("session_id"), many.column("turn")
+    for one in np.unique(session):
+        assert (np.diff(turn[session == one]) >= 0).all()
+    # a cut makes two sessions of one, and takes the reuse over it away
+    assert copies * trace.sessions <= many.sessions
+    shared = int(common_prefix_blocks(many).astype(int).sum()) * trace.block_tokens
+    assert ideal_reuse(many).sum() <= copies * ideal_reuse(trace).sum() + shared
+
+
+def test_independent_copies_are_cut_and_turned() -> None:
+    # one session of two turns a second apart, and one later; 4 requests in 4 s (1 request/s)
+    trace = trace_of(
+        [[1], [1, 2], [3], [3, 4]], sessions=[0, 0, 1, 1], arrival_s=[10.0, 11.0, 12.0, 13.0]
+    )
+    twice = superpose_copies(trace, 2, seed=3)
+    assert len(twice) == 8
+    cut = round(float(np.random.default_rng([3, 2]).random()) * 4.0, 3)
+    turned = 10.0 + np.sort((np.arange(4.0) - cut) % 4.0)
+    expected = np.sort(np.concatenate((np.arange(10.0, 14.0), turned)))
+    np.testing.assert_allclose(twice.column("arrival_s"), expected)
+    assert superpose_copies(trace, 1) is trace
+
+
+def test_independent_copies_do_not_burst_together() -> None:
+    # ten requests in a hundredth of the time, a session each, and one at the end of it
+    times = [*np.linspace(0.0, 9.0, 10), 1000.0]
+    trace = trace_of([[k] for k in range(11)], sessions=list(range(11)), arrival_s=times)
+    rate = 20 * trace_rate_rps(trace)
+
+    def busiest(**how: bool) -> int:
+        scaled = scale_to_rate(trace, rate, 1, **how)
+        assert len(scaled) == 220
+        bins = np.arange(0.0, 1200.0, 10.0)
+        return int(np.histogram(scaled.column("arrival_s"), bins)[0].max())
+
+    # in step the burst comes twenty times within the minute of the jitter, else spread over all
+    assert busiest(in_step=True) > 30
+    assert busiest() < 25
 
 
 def test_superposed_traces_share_nothing() -> None:

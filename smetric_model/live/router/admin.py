@@ -14,12 +14,13 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from smetric_model.errors import SpecError
-from smetric_model.live.router.config import InstanceSection
+from smetric_model.live.router.config import InstanceSection, RouterConfig
 from smetric_model.live.router.http_errors import HttpError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from smetric_model.live.router.http_server import Incoming
     from smetric_model.live.router.service import Service
 
-__all__ = ["Admin"]
+__all__ = ["Admin", "read_token"]
 
 _LOGGER = logging.getLogger("smetric_model.router")
 
@@ -118,7 +119,7 @@ class Admin:
             given = orjson.loads(data)
             if not isinstance(given, dict):
                 raise SpecError("the body is no object; the keys of [[instances]] are allowed")
-            instance = self._service.add_instance(InstanceSection(**given))
+            instance = self._service.members.add(InstanceSection(**given))
         except (orjson.JSONDecodeError, SpecError) as error:
             raise HttpError(400, "bad_instance", str(error)) from None
         _LOGGER.info("instance added", extra={"fields": {"instance": instance.name}})
@@ -133,7 +134,7 @@ class Admin:
 
     def _remove(self, name: str) -> dict[str, Any]:
         self._find(name)
-        instance = self._service.remove_instance(name)
+        instance = self._service.members.remove(name)
         _LOGGER.info("instance removed", extra={"fields": {"instance": name}})
         return self._instance(instance)
 
@@ -142,3 +143,30 @@ class Admin:
         if name not in fleet:
             raise HttpError(404, "no_such_instance", f"there is no instance {name[:100]!r}")
         return fleet[name]
+
+
+def read_token(config: RouterConfig) -> str | None:
+    """Return the admin endpoint's token, from the configuration or the file that it names.
+
+    Parameters
+    ----------
+    config : RouterConfig
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, or what it holds is too short.
+    """
+    admin = config.admin
+    if admin.token_file is None:
+        return admin.token
+    try:
+        token = Path(admin.token_file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"admin.token_file: {admin.token_file} cannot be read: {error}") from None
+    if len(token) < 16:
+        raise SpecError(
+            f"admin.token_file: {admin.token_file} holds {len(token)} characters; "
+            "16 or more are allowed"
+        )
+    return token

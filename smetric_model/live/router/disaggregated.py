@@ -14,7 +14,7 @@ import orjson
 from smetric_model.live.router.body_edit import with_member
 from smetric_model.live.router.exchange import Failure
 from smetric_model.live.router.fleet import Instance
-from smetric_model.live.router.http_errors import HttpError
+from smetric_model.live.router.http_errors import HttpError, no_answer
 
 if TYPE_CHECKING:
     from smetric_model.live.router.exact import ExactPrompt
@@ -143,7 +143,7 @@ async def serve_disaggregated(
         decodes_tried.append(target)
         if failure.final:
             break
-    raise service.no_answer(failure, exchange)
+    raise no_answer(failure, exchange.attempts)
 
 
 def _handed_over(data: bytes, answer: bytes) -> bytes:
@@ -183,4 +183,4 @@ async def _decode_only(service: Service, exchange: Exchange, question: Question)
         service.failed(exchange, target, failure)
         if failure.final:
             break
-    raise service.no_answer(failure, exchange)
+    raise no_answer(failure, exchange.attempts)

@@ -252,7 +252,7 @@ class Exchange:
             try:
                 connection = await instance.pool.connect()
             except LiveError as error:
-                self.service.unreachable(instance, str(error))
+                self.service.members.unreachable(instance, str(error))
                 return self._noted(instance, Failure("unreachable"))
             return self._noted(instance, await self._through(connection, instance, body, sink))
         finally:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
 
-__all__ = ["HttpError", "reason_phrase"]
+if TYPE_CHECKING:
+    from smetric_model.live.router.exchange import Failure
+
+__all__ = ["HttpError", "no_answer", "reason_phrase"]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -87,3 +91,31 @@ class HttpError(Exception):
         if anthropic:
             return orjson.dumps({"type": "error", "error": {"type": kind, "message": self.message}})
         return orjson.dumps({"error": error})
+
+
+def no_answer(failure: Failure | None, attempts: int) -> HttpError:
+    """Build the error of a request that no instance has answered.
+
+    Parameters
+    ----------
+    failure : Failure or None
+        Of the last attempt; None: none was made.
+    attempts : int
+        How many were made.
+    """
+    if failure is None:
+        return HttpError(
+            503,
+            "no_instance",
+            "no instance takes requests",
+            headers=((b"retry-after", b"1"),),
+        )
+    times = f"after {attempts} attempt{'s' if attempts > 1 else ''}"
+    if failure.word.startswith("timeout"):
+        return HttpError(504, failure.word, f"no instance has answered in time, {times}")
+    if failure.status:
+        return HttpError(
+            failure.status, "engine_error", f"the engine answered {failure.status}, {times}"
+        )
+    word = failure.word.replace(" ", "_")
+    return HttpError(502, word, f"no instance has answered, {times}: {failure.word}")

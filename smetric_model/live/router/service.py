@@ -6,31 +6,27 @@ import asyncio
 import logging
 import secrets
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import zmq.asyncio
 
 from smetric_model.errors import SpecError
-from smetric_model.live.router.admin import Admin
+from smetric_model.live.router.admin import Admin, read_token
 from smetric_model.live.router.approximate import ApproximateIndex
-from smetric_model.live.router.body_edit import tenant_salt, with_member
-from smetric_model.live.router.config import InstanceSection, Role, RouterConfig
+from smetric_model.live.router.config import Role, RouterConfig
 from smetric_model.live.router.decide import Choice, Decider
 from smetric_model.live.router.decision_log import DecisionLog
 from smetric_model.live.router.disaggregated import serve_disaggregated
 from smetric_model.live.router.exact import ExactIndex
 from smetric_model.live.router.exchange import Exchange, Failure, where
-from smetric_model.live.router.fleet import Fleet, Instance
-from smetric_model.live.router.health import HealthWatch
-from smetric_model.live.router.http_client import EnginePool
-from smetric_model.live.router.http_errors import HttpError
+from smetric_model.live.router.fleet import Instance
+from smetric_model.live.router.http_errors import HttpError, no_answer
 from smetric_model.live.router.http_server import ClientConnection, Ending, Incoming, Server
-from smetric_model.live.router.kv_feed import KvFeed
+from smetric_model.live.router.members import Members
 from smetric_model.live.router.metrics import CONTENT_TYPE, Metrics
 from smetric_model.live.router.question import API_OF_PATH, Question, ask
 from smetric_model.live.router.target import clean_path
+from smetric_model.live.router.tenants import salted_body
 from smetric_model.live.router.tokenise import RenderCheck, Tokeniser
 from smetric_model.live.router.usage import TAIL_BYTES, read_usage
 from smetric_model.routing.policy import LoadUnit
@@ -44,10 +40,6 @@ __all__ = ["Service"]
 
 _LOGGER = logging.getLogger("smetric_model.router")
 _JSON = [(b"content-type", b"application/json")]
-#: APIs whose requests can carry ``cache_salt`` (vLLM)
-_SALTED = ("chat", "completions", "responses")
-#: paths that take a body and compute nothing that is cached
-_PROMPTLESS = ("/tokenize", "/detokenize")
 
 
 class Service:
@@ -69,10 +61,8 @@ class Service:
         self.loop = asyncio.get_running_loop()
         self.started_s = time.time()
         self.draining = False
-        self.fleet = Fleet()
         self.exchanges: set[Exchange] = set()
         self.retry_statuses = frozenset(config.retry.on_status)
-        self.feeds: dict[str, KvFeed] = {}
         policy = config.make_policy()
         self.decision_log: DecisionLog | None = None
         if config.log.decisions is not None:
@@ -88,9 +78,10 @@ class Service:
         self.exact: ExactIndex | None = None
         self.tokeniser: Tokeniser | None = None
         self.render_check = RenderCheck()
-        self._zmq: Any = None
         if config.hits.source == "exact":
             self._set_up_exact()
+        self.members = Members(config, self.loop, self.approximate, self.exact)
+        self.fleet, self.feeds = self.members.fleet, self.members.feeds
         unit = LoadUnit.UNPREFILLED_TOKENS if config.is_disaggregated else LoadUnit.REQUESTS
         self.decider = Decider(
             policy,
@@ -103,8 +94,7 @@ class Service:
         )
         self.server = Server(self._handle, config.limits, config.timeouts)
         self.metrics = Metrics(self)
-        self.admin = Admin(self, _token(config))
-        self._watches: dict[str, tuple[HealthWatch, asyncio.Task[None]]] = {}
+        self.admin = Admin(self, read_token(config))
         self._refused = tuple(clean_path(path.encode()) for path in config.paths.refuse)
         apis = (path.encode() for path in API_OF_PATH)
         self._plain = frozenset(path for path in apis if not self._is_refused(path))
@@ -117,7 +107,7 @@ class Service:
         self._flusher: asyncio.Task[None] | None = None
         self._sweeper = self.loop.create_task(self._sweep())
         for section in config.instances:
-            self.add_instance(section)
+            self.members.add(section)
 
     def _set_up_exact(self) -> None:
         hits = self.config.hits
@@ -134,7 +124,6 @@ class Service:
             threads=hits.tokenise_threads,
             cache_bytes=hits.token_cache_bytes,
         )
-        self._zmq = zmq.asyncio.Context()
 
     # ---------------------------------------------------------------- life
 
@@ -178,20 +167,15 @@ class Service:
         tasks = [exchange.task for exchange in self.exchanges if exchange.task is not None]
         for task in tasks:
             task.cancel()
-        watching = [self._sweeper, *(task for _, task in self._watches.values())]
+        watching = [self._sweeper, *self.members.tasks()]
         if self._flusher is not None:
             watching.append(self._flusher)
-        watching += [feed.task for feed in self.feeds.values() if feed.task is not None]
         for task in watching:
             task.cancel()
         await asyncio.gather(*tasks, *watching, return_exceptions=True)
-        for instance in self.fleet:
-            if instance.pool is not None:
-                instance.pool.abort()
+        self.members.close()
         if self.tokeniser is not None:
             self.tokeniser.close()
-        if self._zmq is not None:
-            self._zmq.destroy(linger=0)
         await asyncio.sleep(0)  # sockets close on the next turn of the loop
         if self.decision_log is not None:
             self.decision_log.close()
@@ -211,95 +195,6 @@ class Service:
         while True:
             await asyncio.sleep(1)
             self.decision_log.flush()
-
-    # ---------------------------------------------------------------- instances
-
-    def add_instance(self, section: InstanceSection) -> Instance:
-        """Add an instance; it takes requests at once, and probes may take it out.
-
-        Raises
-        ------
-        SpecError
-            If it is there already, or its role does not fit.
-        """
-        if len(self.fleet) and self.config.is_disaggregated != (section.role != "serve"):
-            raise SpecError(f"instance {section.name!r}: role {section.role!r} does not fit")
-        instance = self.fleet.add(section)
-        timeouts = self.config.timeouts
-        instance.pool = EnginePool(
-            instance.scheme,
-            instance.host,
-            instance.port,
-            connect_s=timeouts.connect_s,
-            keep_alive_s=timeouts.engine_keep_alive_s,
-            header_bytes=self.config.limits.header_bytes,
-        )
-        watch = HealthWatch(instance, self.config.health, self._scraped)
-        self._watches[section.name] = (watch, self.loop.create_task(watch.run()))
-        if self.exact is not None and section.kv_events is not None:
-            feed = KvFeed(
-                section.name,
-                instance.bit,
-                self.exact,
-                section.kv_events,
-                section.kv_replay,
-                section.kv_topic,
-            )
-            feed.task = self.loop.create_task(feed.run(self._zmq))
-            self.feeds[section.name] = feed
-        return instance
-
-    def remove_instance(self, name: str) -> Instance:
-        """Take an instance out; its requests in flight end where they are.
-
-        Raises
-        ------
-        KeyError
-            If there is none of that name.
-        """
-        instance = self.fleet.remove(name)
-        _, task = self._watches.pop(name)
-        task.cancel()
-        feed = self.feeds.pop(name, None)
-        if feed is not None and feed.task is not None:
-            feed.task.cancel()
-        self._forget(instance)
-        assert instance.pool is not None
-        instance.pool.close()
-        self._free_slot_when_idle(instance)
-        return instance
-
-    def _free_slot_when_idle(self, instance: Instance) -> None:
-        """Free the bit after the last request: one still there may yet teach the index."""
-        if instance.load.requests:
-            self.loop.call_later(1.0, self._free_slot_when_idle, instance)
-            return
-        self._forget(instance)
-        self.fleet.free_slot(instance)
-
-    def _forget(self, instance: Instance) -> None:
-        if self.approximate is not None:
-            self.approximate.drop_instance(instance.bit)
-        if self.exact is not None:
-            self.exact.forget(instance.bit)
-
-    def unreachable(self, instance: Instance, reason: str) -> None:
-        """Take an instance out that a request could not connect to."""
-        watch = self._watches.get(instance.name)
-        if watch is not None and not instance.removed:
-            watch[0].unreachable(reason)
-
-    def _scraped(self, instance: Instance, restarted: bool) -> None:
-        """Learn the block size; forget what a process that is gone had cached."""
-        if restarted:
-            if self.approximate is not None:
-                self.approximate.drop_instance(instance.bit)
-            feed = self.feeds.get(instance.name)
-            if feed is not None:
-                feed.restarted()
-        engine = instance.engine
-        if self.exact is not None and engine is not None and engine.block_tokens is not None:
-            self.exact.set_block_size(instance.bit, engine.block_tokens)
 
     # ---------------------------------------------------------------- requests
 
@@ -393,7 +288,7 @@ class Service:
             self.failed(exchange, instance, failure)
             if failure.final:
                 break
-        raise self.no_answer(failure, exchange)
+        raise no_answer(failure, exchange.attempts)
 
     async def _tokens(self, question: Question) -> ExactPrompt | None:
         assert self.tokeniser is not None
@@ -445,33 +340,10 @@ class Service:
             request, session_header=self._session_header, tenant=tenant
         )
         if self._tenant_header is not None and request.method not in (b"GET", b"HEAD", b"OPTIONS"):
-            exchange.body = self._salted(question, request.body, tenant, request.path)
+            secret = self.config.tenants.secret
+            assert secret is not None
+            exchange.body = salted_body(question, request.body, request.path, tenant, secret)
         return question
-
-    def _salted(self, question: Question, data: bytes, tenant: bytes, path: str) -> bytes:
-        """Put the tenant's salt into a body; what cannot carry one is not forwarded."""
-        if question.api is None:
-            if path in _PROMPTLESS or path.endswith("/render"):
-                return data
-            raise HttpError(
-                501,
-                "not_isolated",
-                "this path has no known cache_salt, and tenants are kept apart: not forwarded",
-            )
-        if question.api not in _SALTED:
-            raise HttpError(
-                501,
-                "not_isolated",
-                "this API has no cache_salt, and tenants are kept apart: not forwarded",
-            )
-        if question.body is None:
-            raise HttpError(400, "bad_body", f"{question.note}: not forwarded, it cannot be salted")
-        secret = self.config.tenants.secret
-        assert secret is not None
-        salt = tenant_salt(secret, tenant, question.body.get("cache_salt"))
-        salted = with_member(data, question.body, "cache_salt", salt)
-        question.body["cache_salt"] = salt  # what the engine's block hashes will hold
-        return salted
 
     # ---------------------------------------------------------------- what exchanges tell
 
@@ -543,26 +415,6 @@ class Service:
 
     # ---------------------------------------------------------------- own answers
 
-    @staticmethod
-    def no_answer(failure: Failure | None, exchange: Exchange) -> HttpError:
-        """Build the error of a request that no instance has answered."""
-        if failure is None:
-            return HttpError(
-                503,
-                "no_instance",
-                "no instance takes requests",
-                headers=((b"retry-after", b"1"),),
-            )
-        times = f"after {exchange.attempts} attempt{'s' if exchange.attempts > 1 else ''}"
-        if failure.word.startswith("timeout"):
-            return HttpError(504, failure.word, f"no instance has answered in time, {times}")
-        if failure.status:
-            return HttpError(
-                failure.status, "engine_error", f"the engine answered {failure.status}, {times}"
-            )
-        word = failure.word.replace(" ", "_")
-        return HttpError(502, word, f"no instance has answered, {times}: {failure.word}")
-
     def is_ready(self) -> bool:
         """Whether a request could be served."""
         if self.draining:
@@ -606,19 +458,3 @@ class Service:
 def _dropped(cached_tokens: int, predicted_tokens: int) -> bool:
     """Whether a hit is so short that the prefix was evicted, not merely rounded or re-rendered."""
     return predicted_tokens >= 512 and cached_tokens < predicted_tokens / 2
-
-
-def _token(config: RouterConfig) -> str | None:
-    admin = config.admin
-    if admin.token_file is None:
-        return admin.token
-    try:
-        token = Path(admin.token_file).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"admin.token_file: {admin.token_file} cannot be read: {error}") from None
-    if len(token) < 16:
-        raise SpecError(
-            f"admin.token_file: {admin.token_file} holds {len(token)} characters; "
-            "16 or more are allowed"
-        )
-    return token

@@ -36,6 +36,13 @@ class Seen:
         return json.loads(self.body)
 
 
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for what will be true soon, however busy the machine is."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
 @dataclass(eq=False)
 class FakeEngine:
     """An engine that answers with the request's ``user``, or fails as told.
@@ -54,6 +61,7 @@ class FakeEngine:
     prompt_tokens: Callable[[Seen], int] = lambda seen: len(seen.body) // 4
     chunks: int = CHUNKS
     chunk_s: float = 0.0
+    slow_s: float = 0.2
     piece: bytes = b""
     metrics: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +168,7 @@ class FakeEngine:
             await writer.drain()
             return False
         if fault == "slow":
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(self.slow_s)
         try:
             parsed = seen.json if seen.body else {}
         except ValueError:

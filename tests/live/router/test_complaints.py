@@ -162,7 +162,7 @@ def test_one_hung_engine_blocks_nobody_else() -> None:  # production-stack 749
         async with rig(FakeEngine(), config={"timeouts": {"first_byte_s": 0.5}}) as r:
             from smetric_model.live.router.config import InstanceSection
 
-            r.service.add_instance(InstanceSection(name="hung", url=f"http://127.0.0.1:{port}"))
+            r.service.members.add(InstanceSection(name="hung", url=f"http://127.0.0.1:{port}"))
             loop = asyncio.get_running_loop()
             start = loop.time()
             answers = await asyncio.gather(*(r.chat(f"u{k}") for k in range(10)))

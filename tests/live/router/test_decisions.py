@@ -176,7 +176,7 @@ def test_instances_that_change_are_in_the_log(tmp_path: Path) -> None:
         config = {"log": {"decisions": str(log)}}
         async with rig(FakeEngine(), FakeEngine(), FakeEngine(), config=config) as r:
             await turns(r, 2)
-            r.service.remove_instance("e1")
+            r.service.members.remove("e1")
             await turns(r, 4)
 
     asyncio.run(main())

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from router_rig import FakeEngine, rig
+from router_rig import FakeEngine, rig, until
 
 from smetric_model.live.router.config import InstanceSection, RouterConfig
 from smetric_model.live.router.disaggregated import freest, prefill_body
@@ -196,12 +196,12 @@ class TestPools:
     def test_prefill_is_balanced_on_unprefilled_tokens(self) -> None:
         async def main() -> None:
             engines = four(e0=lambda seen: "slow", e1=lambda seen: "slow")
+            engines[0].slow_s = 1.0  # until the others have come
             async with rig(*engines, roles=ROLES) as r:
                 big = [{"role": "user", "content": "x" * 40_000}]
                 small = [{"role": "user", "content": "y"}]
                 first = asyncio.create_task(r.chat("big", messages=big))
-                await asyncio.sleep(0.05)
-                assert r.loads()[0][1] == 10_000
+                await until(lambda: r.loads()[0][1] == 10_000)
                 others = await asyncio.gather(
                     *(r.chat(f"s{k}", messages=[*small, *small][: k % 2 + 1]) for k in range(6))
                 )

@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from exact_rig import BLOCK, Engine, encode, live_index, prompt
-from router_rig import FakeEngine, rig
+from router_rig import FakeEngine, rig, until
 
 from smetric_model.live.router.kv_feed import KvFeed
 from smetric_model.live.router.kv_wire import (
@@ -74,12 +74,6 @@ def _wire(event: Any) -> Any:
     if isinstance(event, BlocksRemoved):
         return {"type": "BlockRemoved", "block_hashes": event.hashes, "medium": "GPU"}
     return {"type": "AllBlocksCleared"}
-
-
-async def until(condition: Any, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 class FeedRig:

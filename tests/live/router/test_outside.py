@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from router_rig import FakeEngine, Rig, rig
+from router_rig import FakeEngine, Rig, rig, until
 
 from smetric_model.cli.route import command
 from smetric_model.errors import SpecError
@@ -95,8 +95,8 @@ class TestAdmin:
             async with rig(FakeEngine(), FakeEngine(lambda seen: "slow"), config=ADMIN) as r:
                 await r.chat("a")
                 task = asyncio.create_task(r.chat("b"))
-                await asyncio.sleep(0.05)
-                removed = r.service.remove_instance("e1")
+                await until(lambda: r.loads()[1][0] == 1)
+                removed = r.service.members.remove("e1")
                 assert removed.load.requests == 1
                 assert (await task).whole
                 assert removed.load.is_zero
@@ -106,7 +106,7 @@ class TestAdmin:
                 assert r.service.approximate.entries_of(removed.bit) == 0
                 from smetric_model.live.router.config import InstanceSection
 
-                again = r.service.add_instance(InstanceSection(name="e2", url=r.engines[1].url))
+                again = r.service.members.add(InstanceSection(name="e2", url=r.engines[1].url))
                 assert again.slot == removed.slot
 
         asyncio.run(main())

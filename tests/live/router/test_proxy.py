@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yarl
-from router_rig import FakeEngine, Rig, rig
+from router_rig import FakeEngine, Rig, rig, until
 
 LOOPS = {"asyncio": asyncio.new_event_loop}
 with contextlib.suppress(ImportError):  # not on Windows
@@ -214,8 +214,7 @@ class TestStreams:
         async def main() -> None:
             async with rig(FakeEngine(lambda seen: "hang" if not stream else "stall")) as r:
                 task = asyncio.create_task(r.chat("u", stream=stream))
-                await asyncio.sleep(0.2)
-                assert r.loads()[0][0] == 1
+                await until(lambda: r.loads()[0][0] == 1 and r.engines[0].in_flight)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 await r.settle()
