@@ -124,7 +124,7 @@ class Prediction:
         demand, cluster = self.demand, self.cluster
         zero = np.zeros(self.prompt_tokens.size)
         if self.reuse == "none":
-            return TierHits(zero, zero, zero, 0.0, 0.0, 0.0)
+            return TierHits(zero, zero, zero, 0.0, 0.0)
         profile = demand.profile
         # Perfect placement: the instances' free memory acts as one store.  What running requests
         # pin is not free; it is taken at the load of this rate, by two passes.
