@@ -21,8 +21,8 @@ from typing import Any
 from smetric_model.scenario import Scenario
 from smetric_model.simulate import engine, reference, simulate
 from smetric_model.simulate.loads import fixed_length_trace, with_fixed_load
+from smetric_model.simulate.outcome_row import outcome_of
 from smetric_model.simulate.prepare import prepare
-from smetric_model.simulate.tables import outcome_of
 from smetric_model.simulate.workload import replayed_trace
 
 

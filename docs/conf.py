@@ -57,7 +57,8 @@ suppress_warnings = ["ref.python"]  # a name that several modules re-export
 highlight_language = "text"  # command lines and their output
 html_theme = "furo"
 html_title = "smetric_model"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 html_additional_pages = {"index": "start.html"}
 html_theme_options = {"navigation_with_keys": True}
 

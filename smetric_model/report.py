@@ -134,12 +134,13 @@ def _searched(search: DesignPlan) -> dict[str, Any]:
     from smetric_model.designing.pools import far_more, limited_by
 
     done = [d for d in search.designs if not d.error]
-    ordered = [*done[:1], *sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)]
+    ordered = [*done[:1], *sorted(done[1:], key=lambda d: designs.design_order(search, d))]
     reasons: dict[str, list[str]] = {}
     for design in search.designs:
         if design.error:
             reasons.setdefault(design.error.splitlines()[0], []).append(design.name)
     return {
+        "warnings": [_sentence(text) for text in search.warnings],
         "answers": search.answers,
         "advice": advice(search),
         "serves": search.advised.instances is not None,
@@ -179,7 +180,8 @@ def _search_plots(search: DesignPlan) -> list[_Plot]:
             (
                 "designs",
                 "What is worth its price",
-                f"A point a design, by the closed form. The line joins the front: {aim} than"
+                "A point a design, by the closed form; hollow: where simulation puts the given"
+                f" one, if elsewhere. The line joins the front: {aim} than"
                 " there costs more. The table below names the designs.",
                 figures.designs_figure,
             )

@@ -5,20 +5,25 @@
 ``screen``  of a seeded Latin hypercube of the region where thresholds should matter, the first 20
             candidates whose simulated tokens within SLO differ by at least 10 % between the best
             and the worst of five pairs of thresholds (``SCREEN``, two seeds);
-``grid``    OVERLOAD x HIT_RATIO simulated for those, and one OVERLOAD line for each of two
-            variants: prompts half as long at the same load, and links four times as fast;
-``tune``    ``tune`` and the closed form for all of them;
-``report``  regrets and directions.
+``grid``    OVERLOAD x HIT_RATIO simulated for those, and one OVERLOAD line for each of three
+            variants: prompts half as long at the same load, prompts half as long at the same rate,
+            and links four times as fast;
+``tune``    ``tune`` and the closed form for all of them, at the rate that the traces have;
+``keep``    what was simulated and predicted, in ``thresholds-grids.csv`` (tokens/s within SLO by
+            seed), and what ``tune`` said, in ``thresholds-tuned.csv``;
+``report``  regrets and directions, from these two files.
 
 The rule was fixed, with the region, before any of it was run.  Rows are kept in
 ``OUT/thresholds.jsonl`` and not computed again (``tune`` is, when its sources change); what the
-candidates and the short variants take from the closed form stands in two CSV files.
+candidates and the short variants take from the closed form stands in two more CSV files.
+``screen --fresh N`` goes on to candidate N, grids and all: cases that nothing was chosen by.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import multiprocessing
@@ -30,18 +35,18 @@ from typing import Any
 
 import design
 import numpy as np
+import pandas as pd
 import run
+import thresholds_report as study
 from scipy.stats import qmc
 
 SEED = 20_260_703
 CANDIDATES, CASES, BATCH = 60, 20, 10
 SPREAD = 0.10
 SCREEN = ((1.0, 0.0), (1.0, 0.9), (2.0, 0.5), (math.inf, 0.0), (math.inf, 0.9))
-OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, math.inf)
-HIT_RATIOS = (0.0, 0.25, 0.5, 0.75, 0.9)
-CONSTANT = (2.0, 0.5)
-SEEDS = (2_000, 2_001, 2_002)
-VARIANTS = ("base", "short", "fast")
+OVERLOADS, HIT_RATIOS, SEEDS = study.OVERLOADS, study.HIT_RATIOS, study.SEEDS
+CONSTANT = study.CONSTANT
+VARIANTS = ("base", "short", "short, same rate", "fast")
 NAME, SHORT = "thresholds-candidates", "thresholds-short"
 REQUESTS = 8_000
 Row = dict[str, Any]
@@ -128,6 +133,8 @@ def variant(point: design.Point, name: str) -> design.Point:
     """Return a case's variant."""
     if name == "fast":
         return replace(point, nic_bytes_per_s=4 * point.nic_bytes_per_s)
+    if name == "short, same rate":
+        return replace(point, context_factor=point.context_factor / 2)
     return _short(point.number) if name == "short" else point
 
 
@@ -161,6 +168,19 @@ def simulated(task: tuple[design.Point, str, int, list[tuple[float, float]]]) ->
     return rows
 
 
+def trace_rate(point: design.Point) -> float:
+    """Mean rate of the traces in their windows [requests/s].
+
+    Sessions have heavy tails: what a few hours of a small cluster hold differs from what was asked.
+    """
+    end = point.warmup_s + point.window_s
+    counts = []
+    for seed in SEEDS:
+        arrival = point.trace(seed).column("arrival_s")
+        counts.append(int(((arrival >= point.warmup_s) & (arrival < end)).sum()))
+    return float(np.mean(counts)) / point.window_s
+
+
 def tuned(task: tuple[design.Point, str, str]) -> list[Row]:
     """Row of ``tune`` for a variant."""
     from smetric_model.tuning import tune
@@ -168,8 +188,9 @@ def tuned(task: tuple[design.Point, str, str]) -> list[Row]:
     point, name, digest = task
     row: Row = {"number": point.number, "variant": name, "tune": digest}
     point = variant(point, name)
-    asked = point.scenario(SEEDS[0]).replace(**{"workload.rate_rps": point.rate_rps})
-    grid = (OVERLOADS, HIT_RATIOS) if name == "base" else ((2.0,), (0.5,))
+    row["rate_rps"] = trace_rate(point)
+    asked = point.scenario(SEEDS[0]).replace(**{"workload.rate_rps": row["rate_rps"]})
+    grid = (OVERLOADS, HIT_RATIOS if name == "base" else CONSTANT[1:])
     try:
         tuning = tune(
             asked, point.trace(SEEDS[0]), loss=None, overloads=grid[0], hit_ratios=grid[1]
@@ -237,54 +258,82 @@ def _mean(rows: list[Row], number: int, name: str, pair: tuple[float, float]) ->
     return np.array([found[seed] for seed in sorted(found)])
 
 
+def _passes(rows: list[Row], point: design.Point) -> bool | None:
+    """Whether a candidate is a case; None where it is not screened yet."""
+    values = [_mean(rows, point.number, "base", pair) for pair in SCREEN]
+    if any(by_seed.size < 2 for by_seed in values):
+        return None
+    means = [float(by_seed[:2].mean()) for by_seed in values]
+    return max(means) > 0 and min(means) <= (1 - SPREAD) * max(means)
+
+
 def _cases(rows: list[Row], points: list[design.Point]) -> list[design.Point] | None:
     """The first candidates that pass, or None where some are not screened yet."""
-    cases = []
+    if (design.HERE / f"{SHORT}.csv").exists():
+        known = {point.number for point in design.load(SHORT)}
+        if len(known) == CASES:  # screened before
+            return [point for point in points if point.number in known]
+    cases: list[design.Point] = []
     for point in points:
-        values = []
-        for pair in SCREEN:
-            by_seed = _mean(rows, point.number, "base", pair)
-            if by_seed.size < 2:
-                return None
-            values.append(by_seed[:2].mean())
-        if max(values) > 0 and min(values) <= (1 - SPREAD) * max(values):
-            cases.append(point)
         if len(cases) == CASES:
             break
+        passes = _passes(rows, point)
+        if passes is None:
+            return None
+        if passes:
+            cases.append(point)
     return cases
 
 
-def screen(path: Path, jobs: int) -> None:
-    """Simulate the screening pairs until there are enough cases."""
+def _all_cases(rows: list[Row], points: list[design.Point]) -> list[design.Point]:
+    """The cases, and those among the fresh candidates that were screened."""
+    cases = _cases(rows, points)
+    assert cases is not None, "screen first"
+    later = [point for point in points if point.number >= study.FRESH and _passes(rows, point)]
+    return cases + [point for point in later if point not in cases]
+
+
+def _variants(point: design.Point) -> tuple[str, ...]:
+    return VARIANTS if point.number < study.FRESH else VARIANTS[:1]
+
+
+def screen(path: Path, jobs: int, fresh: int | None = None) -> None:
+    """Simulate the screening pairs until there are enough cases, or up to a candidate."""
+    if fresh is not None:
+        _screen(path, draw(fresh, jobs), jobs)
+        return
     for count in range(BATCH, CANDIDATES + 1, BATCH):
         points = draw(count, jobs)
-        rows = _rows(path)
-        tasks = [
-            (point, "base", seed, pairs)
-            for point in points
-            for seed in SEEDS[:2]
-            if (pairs := _missing(rows, point, "base", seed, SCREEN))
-        ]
-        if tasks:
-            _work(path, simulated, tasks, jobs)
+        _screen(path, points, jobs)
         found = len(_cases(_rows(path), points) or [])
         print(f"{found} cases among {count} candidates", file=sys.stderr)
         if found >= CASES:
             return
 
 
+def _screen(path: Path, points: list[design.Point], jobs: int) -> None:
+    rows = _rows(path)
+    tasks = [
+        (point, "base", seed, pairs)
+        for point in points
+        for seed in SEEDS[:2]
+        if (pairs := _missing(rows, point, "base", seed, SCREEN))
+    ]
+    if tasks:
+        _work(path, simulated, tasks, jobs)
+
+
 def grid(path: Path, points: list[design.Point], jobs: int) -> None:
     """Simulate grids and lines of the cases."""
     rows = _rows(path)
-    cases = _cases(rows, points)
-    assert cases is not None, "screen first"
-    shorten(cases, jobs)
+    cases = _all_cases(rows, points)
+    shorten([point for point in cases if point.number < study.FRESH], jobs)
     whole = [(o, h) for o in OVERLOADS for h in HIT_RATIOS]
     line = [(o, CONSTANT[1]) for o in OVERLOADS]
     tasks = [
         (point, name, seed, pairs)
         for point in cases
-        for name in VARIANTS
+        for name in _variants(point)
         for seed in SEEDS
         if (pairs := _missing(rows, point, name, seed, whole if name == "base" else line))
     ]
@@ -296,149 +345,60 @@ def tune_all(path: Path, points: list[design.Point], jobs: int) -> None:
     """Tune the cases and their variants."""
     rows = _rows(path)
     digest = run.sources_digest() + run.sources_digest("tuning")
-    cases = _cases(rows, points)
-    assert cases is not None, "screen first"
+    cases = _all_cases(rows, points)
     known = {(r["number"], r["variant"]) for r in rows if r.get("tune") == digest}
     tasks = [
         (point, name, digest)
         for point in cases
-        for name in VARIANTS
+        for name in _variants(point)
         if (point.number, name) not in known
     ]
     if tasks:
         _work(path, tuned, tasks, jobs)
 
 
-# --- report ------------------------------------------------------------------------------------
-
-
-def _nearest(value: float, grid_values: tuple[float, ...]) -> float:
-    def place(x: float) -> float:
-        return math.log(min(max(x, 0.5), 8.0))
-
-    return min(grid_values, key=lambda g: abs(place(g) - place(value)))
-
-
-def report(path: Path, points: list[design.Point]) -> str:
-    """Return regrets and directions."""
+def keep(path: Path, points: list[design.Point]) -> None:
+    """Write what the report needs."""
     rows = _rows(path)
-    cases = _cases(rows, points)
-    if cases is None:
-        return "not all candidates are screened yet"
-    answers = {(r["number"], r["variant"]): r for r in rows if "tune" in r}
-    out = [
-        "| case | LLM | N | load | tier | context | Gbps | spread | best pair | tune |"
-        " closed form | regret of tune | closed form | (2, .5) | noise |",
-        "|" + "---|" * 15,
-    ]
-    regrets: dict[str, list[float]] = {"tune": [], "closed form": [], "constant": []}
-    within = 0
-    counted = 0
-    for point in cases:
-        n = point.number
-        table = {(o, h): _mean(rows, n, "base", (o, h)) for o in OVERLOADS for h in HIT_RATIOS}
-        if any(values.size < len(SEEDS) for values in table.values()):
-            continue
-        means = {pair: float(values.mean()) for pair, values in table.items()}
-        best = max(means, key=lambda pair: means[pair])
-        spread = 1 - min(means.values()) / means[best]
-        answer = answers.get((n, "base"))
-        picks: dict[str, tuple[float, float] | None] = {"constant": CONSTANT}
-        picks["tune"] = picks["closed form"] = None
-        if answer is not None and "error" not in answer:
-            picks["tune"] = (float(answer["overload"]), answer["hit_ratio"])
-            hit = min(HIT_RATIOS, key=lambda h: abs(h - answer["social_hit_ratio"]))
-            picks["closed form"] = (_nearest(float(answer["social_overload"]), OVERLOADS), hit)
-        cells = {}
-        noise = math.nan
-        for name, pair in picks.items():
-            if pair is None:
-                cells[name] = "–"
-                continue
-            regret = 1 - means[pair] / means[best]
-            regrets[name].append(regret)
-            cells[name] = f"{regret:.3f}"
-            if name == "tune":
-                paired = (table[best] - table[pair]) / means[best]
-                noise = float(paired.std(ddof=1) / math.sqrt(paired.size))
-                counted += 1
-                within += regret <= 0.02 + noise
-        shown = {k: "–" if p is None else f"{p[0]:g}, {p[1]:g}" for k, p in picks.items()}
-        out.append(
-            f"| {n} | {point.llm[:10]} | {point.instances} | {point.load:.2f} |"
-            f" {point.tier_ratio:.2f} | {point.context_factor:.2f} |"
-            f" {point.nic_bytes_per_s * 8e-9:.0f} | {spread:.2f} | {best[0]:g}, {best[1]:g} |"
-            f" {shown['tune']} | {shown['closed form']} | {cells['tune']} |"
-            f" {cells['closed form']} | {cells['constant']} | {noise:.3f} |"
-        )
-    out.append("")
-    for name, values in regrets.items():
-        if values:
-            out.append(
-                f"- {name}: regret median {np.median(values):.3f}, mean {np.mean(values):.3f},"
-                f" largest {max(values):.3f} ({len(values)} cases)"
-            )
-    out.append(f"- tune within .02 + noise: {within} of {counted}")
-    out += _directions(rows, cases, answers)
-    return "\n".join(out)
-
-
-def _directions(
-    rows: list[Row], cases: list[design.Point], answers: dict[tuple[int, str], Row]
-) -> list[str]:
-    """Whether OVERLOAD* rises with history length and falls with link speed."""
-    out = []
-    for name, up, text in (("short", "base", "history length"), ("base", "fast", "link speed")):
-        # OVERLOAD* must not be lower for longer histories, nor for slower links
-        lower, higher = (name, up) if name == "short" else (up, name)
-        right = wrong = flat = seen = agree = 0
-        for point in cases:
-            pair = [answers.get((point.number, v)) for v in (lower, higher)]
-            if any(a is None or "error" in a for a in pair):
-                continue
-            values = [_unfloored(a) for a in pair if a is not None]
-            step = math.log(values[1] / values[0])
-            right += step > 0.01
-            wrong += step < -0.01
-            flat += abs(step) <= 0.01
-            sims = [_best_overload(rows, point.number, v) for v in (lower, higher)]
-            if None not in sims and sims[0] != sims[1]:
-                seen += 1
-                agree += sims[1] > sims[0]  # type: ignore[operator]
-        out.append(
-            f"- {text}: OVERLOAD* of the closed form moves the right way in {right}, the wrong way"
-            f" in {wrong}, by less than 1 % in {flat}; the simulated optimum moves in {seen}, the"
-            f" right way in {agree}"
-        )
-    return out
-
-
-def _unfloored(answer: Row) -> float:
-    """OVERLOAD* without its floor, by its own balance."""
-    return max(float(answer["balance"]), 1e-6)
-
-
-def _best_overload(rows: list[Row], number: int, name: str) -> float | None:
-    values = {o: _mean(rows, number, name, (o, CONSTANT[1])) for o in OVERLOADS}
-    if any(v.size < len(SEEDS) for v in values.values()):
-        return None
-    means = {o: float(v.mean()) for o, v in values.items()}
-    best = max(means.values())
-    # the middle of what is within 1 % of the best: a plateau has no best
-    near = [math.log(min(o, 8.0)) for o, mean in means.items() if mean >= 0.99 * best]
-    return round(float(np.mean(near)), 3)
+    answers = {(r["number"], r["variant"]): r for r in rows if "tune" in r and "error" not in r}
+    lines, said = [], []
+    for point in _all_cases(rows, points):
+        for name in _variants(point):
+            answer = answers.get((point.number, name), {})
+            predicted = {
+                (_overload(p), p["hit_ratio"]): p["total_within_slo_tps"]
+                for p in answer.get("grid", ())
+            }
+            hits = HIT_RATIOS if name == "base" else CONSTANT[1:]
+            for pair in itertools.product(OVERLOADS, hits):
+                by_seed = _mean(rows, point.number, name, pair)
+                if by_seed.size < len(SEEDS):
+                    continue
+                line = {"number": point.number, "variant": name}
+                line |= {"overload": pair[0], "hit_ratio": pair[1]}
+                line |= {f"tps_{s}": round(v, 1) for s, v in zip(SEEDS, by_seed, strict=True)}
+                lines.append(line | {"predicted_tps": round(predicted.get(pair, math.nan), 1)})
+            if answer:
+                kept = ("rate_rps", "overload", "hit_ratio", "social_overload", "social_hit_ratio")
+                said.append(
+                    {"number": point.number, "variant": name}
+                    | {key: answer[key] for key in (*kept, "private_overload", "balance")}
+                )
+    pd.DataFrame(lines).to_csv(study.GRIDS, index=False)
+    pd.DataFrame(said).to_csv(study.TUNED, index=False, float_format="%.4g")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("steps", nargs="+", choices=["screen", "grid", "tune", "report"])
+    parser.add_argument("steps", nargs="+", choices=["screen", "grid", "tune", "keep", "report"])
     parser.add_argument("--out", type=Path, default=Path("out/agreement"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--fresh", type=int, metavar="CANDIDATE", help="screen up to this one")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "thresholds.jsonl"
     if "screen" in options.steps:
-        screen(path, options.jobs)
+        screen(path, options.jobs, options.fresh)
     if not (design.HERE / f"{NAME}.csv").exists():
         print("no candidates yet: screen first", file=sys.stderr)
         return 1
@@ -446,8 +406,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name, step in (("grid", grid), ("tune", tune_all)):
         if name in options.steps:
             step(path, points, options.jobs)
+    if "keep" in options.steps:
+        keep(path, points)
     if "report" in options.steps:
-        text = report(path, points)
+        text = study.report(points)
         (options.out / "thresholds.md").write_text(text + "\n", encoding="utf-8")
         print(text)
     return 0

@@ -366,17 +366,7 @@ def respond(
     instances: int,
     thinking: tuple[FloatArray, FloatArray, FloatArray],
     moments: tuple[float, float],
-) -> tuple[
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    FloatArray,
-    float,
-    float,
-]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, float, float]:
     """Apply the rest of the map, once it is known how often follow-ups stay.
 
     Parameters
@@ -404,8 +394,8 @@ def respond(
     -------
     joined, births, completion, new_law : ndarray
         Free flow at each load ÷ its rate, arrivals, completions, and the law that balances them.
-    drift, covariance, seen : ndarray
-        Linear noise, and the law that follow-ups find.
+    drift, covariance : ndarray
+        Linear noise.
     service_slope, leave : float
         Completions per second for one request more; share that leaves.
     """
@@ -425,7 +415,6 @@ def respond(
             joined[k] = stay[k] / max(kept, 1e-12)
             births[k] = rate * joined[k]
         leave = 1.0 - kept
-        seen = law
     else:
         if mode == NEVER:
             sticking = np.zeros(size)
@@ -471,7 +460,7 @@ def respond(
         law, seen, sticking, births, arrivals, completion, thinking, moments, (rate, follow)
     )
     covariance = stationary_covariance(drift, noise)
-    return joined, births, completion, new_law, drift, covariance, seen, service, leave
+    return joined, births, completion, new_law, drift, covariance, service, leave
 
 
 @njit(cache=True)

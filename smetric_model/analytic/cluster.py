@@ -454,7 +454,7 @@ class ColocatedCluster:
                 window_s,
                 guess.pace,
                 hits,
-                most=2 if hits is None else 1,
+                most=1,
             )
             if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
                 self._picked, picked_at = None, hits.mean_stay

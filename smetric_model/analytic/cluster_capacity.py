@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -228,7 +229,8 @@ class _Search:
 def _saturation(search: _Search) -> tuple[float, str]:
     """Largest rate with a steady state, and what saturates above it."""
     asked = search.scenario.workload.rate_rps
-    low, high = 0.0, 1.0 if asked == "trace" else float(asked)
+    # a power of two: the bracket, and so the answer, does not depend on the rate asked for
+    low, high = 0.0, 1.0 if asked == "trace" else 2.0 ** round(math.log2(asked))
     error = None
     for _ in range(_DOUBLINGS):
         error = search.saturates(high)

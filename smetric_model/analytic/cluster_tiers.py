@@ -473,7 +473,8 @@ class LocalTier:
         own_rate = rate_rps / instances
         follow = self.has_home
         mean_stay = rule.stay if instances > 1 else 1.0
-        stored = self.mean_private
+        # as if all that is left at home were found there
+        stored = max(self.mean_private - mean_stay * self._kept_table(rule)[1], 1.0)
         result = start
         for turn in range(most):
             if result is not None:

@@ -79,7 +79,7 @@ def pick(new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray) ->
     """Pick kinds of request that stand for all, and by how much to scale what they compute.
 
     Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
-    of each stratum.
+    of each stratum, and of all.
 
     Parameters
     ----------
@@ -113,4 +113,7 @@ def pick(new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray) ->
     counts = np.bincount(group, minlength=_STRATA)
     taken = np.bincount(group, new[kinds], minlength=_STRATA) / np.maximum(counts, 1)
     scale = np.where(taken > 0, means / np.maximum(taken, 1e-300), 1.0)
-    return Picked(kinds, scale[group])
+    # (the last kind of a stratum may reach into the next, so that not all are met alike often)
+    return Picked(kinds, scale[group]).with_mean(
+        new[kinds], float(new[order] @ share) / float(upto[-1])
+    )

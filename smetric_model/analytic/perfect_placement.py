@@ -58,8 +58,6 @@ class TierHits:
         Time of each fetch, links shared at this rate [s].
     local_retention_s, global_retention_s : float
         Characteristic times [s].
-    recompute_faster_ratio : float
-        Of the fetches the tiers offer, the share that recomputing beats.
     """
 
     local: NDArray[np.float64]
@@ -67,7 +65,6 @@ class TierHits:
     fetch_s: NDArray[np.float64]
     local_retention_s: float
     global_retention_s: float
-    recompute_faster_ratio: float
 
 
 class Prediction:
@@ -127,7 +124,7 @@ class Prediction:
         demand, cluster = self.demand, self.cluster
         zero = np.zeros(self.prompt_tokens.size)
         if self.reuse == "none":
-            return TierHits(zero, zero, zero, 0.0, 0.0, 0.0)
+            return TierHits(zero, zero, zero, 0.0, 0.0)
         profile = demand.profile
         # Perfect placement: the instances' free memory acts as one store.  What running requests
         # pin is not free; it is taken at the load of this rate, by two passes.
@@ -147,16 +144,14 @@ class Prediction:
         total = np.minimum(total, (self.prompt_tokens - 1) // block * block)
         local = np.minimum(local, total)
         fetched = total - local
-        faster = 0.0
         if fetched.any():
             # decided on unloaded links, as an engine does that knows its own transfer alone
             saved = self._prefill_alone(local) - self._prefill_alone(total)
             worse = (fetched > 0) & (self._fetch_s(fetched, 0.0) > saved)
-            faster = float(worse.sum() / (fetched > 0).sum())
             if self.scenario.global_tier.recompute_if_faster and self.reuse == "tiers":
                 fetched = np.where(worse, 0.0, fetched)
         fetch_s = self._fetch_s(fetched, rate_rps)
-        return TierHits(local, fetched, fetch_s, tau_local, reach, faster)
+        return TierHits(local, fetched, fetch_s, tau_local, reach)
 
     def _reach(self, tau_local: float, rate_rps: float) -> float:
         """Age up to which KV is found in either tier [s]."""

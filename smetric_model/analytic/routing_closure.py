@@ -290,7 +290,7 @@ class Closure:
             mode = kernels.NEVER
         think = self.cluster.think_time
         try:
-            joined, births, completion, new_law, drift, covariance, seen, service, leave = (
+            joined, births, completion, new_law, drift, covariance, service, leave = (
                 kernels.respond(
                     mode,
                     field.law,
@@ -311,7 +311,7 @@ class Closure:
             return None
         noise = LinearNoise(drift, covariance, service)
         return State(
-            field.law, slope, field._replace(seen=seen), stay, leave, births, joined, completion,
+            field.law, slope, field, stay, leave, births, joined, completion,
             noise, new_law, self._slope(noise, field.mean), holders, holders,
         )  # fmt: skip
 

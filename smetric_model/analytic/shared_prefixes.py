@@ -51,8 +51,6 @@ class PrefixHolders:
         N.
     holders_mean : ndarray
         Mean number of instances that hold the prefix.
-    spill_ratio : ndarray
-        Share of the framework's first turns that are placed where its prefix does not lie.
     collision_ratio : ndarray
         P(two first turns close in time are placed on the same instance).
     later_collision_ratio : ndarray
@@ -63,7 +61,6 @@ class PrefixHolders:
 
     instances: int
     holders_mean: FloatArray
-    spill_ratio: FloatArray
     collision_ratio: FloatArray
     later_collision_ratio: FloatArray
     loss_rate_per_s: FloatArray
@@ -452,7 +449,7 @@ def holders_of(
         if crowding is None
         else [crowding.spills(group, at_least) for group in range(crowding.size)]
     )
-    mean, spilled, meet, later, lost = np.zeros((5, frameworks.popularity.size))
+    mean, meet, later, lost = np.zeros((4, frameworks.popularity.size))
     for k, popularity in enumerate(frameworks.popularity):
         if popularity == 0:
             meet[k] = later[k] = 1.0
@@ -461,11 +458,10 @@ def holders_of(
         law, loss = _holders(cluster, float(popularity), spills, leave, sojourn_s)
         mean[k], lost[k] = law @ count, law @ loss
         at_mean = [float(np.interp(mean[k], count, row)) for row in spills]
-        spilled[k] = at_mean[0]
         if crowding is None:
             meet[k] = later[k] = 1 / n
             continue
         held = float(law @ (1 / np.maximum(count, 1.0)))
         free = float(law @ (1 / np.maximum(n - count, 1.0)))
         meet[k], later[k] = ((1 - x) ** 2 * held + x**2 * free for x in at_mean)
-    return PrefixHolders(n, mean, spilled, np.maximum(meet, 1 / n), np.maximum(later, 1 / n), lost)
+    return PrefixHolders(n, mean, np.maximum(meet, 1 / n), np.maximum(later, 1 / n), lost)

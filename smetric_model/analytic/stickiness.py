@@ -78,16 +78,14 @@ class Stickiness:
         Shares of the follow-ups; ``nan`` without follow-ups.
     migrated_overload_ratio, migrated_evicted_ratio, migrated_other_ratio : float
         Follow-ups that did not return to the previous instance, by cause, ÷ follow-ups.
-    overloaded_ratio : float
-        P(load over the policy's limit) of an instance at any time.
     follow_up_slope_rps : float
         Follow-ups per second of an instance for one request more present [requests/s].
     noise : LinearNoise
         Fluctuations around the fixed point.
     total_variance : float
         Variance over time of the cluster's total load ÷ N.
-    resident_mean, resident_variance : float
-        Sessions that have an instance as their home: mean, and variance over time.
+    resident_variance : float
+        Of the sessions that have an instance as their home, over time.
     lasting_rate_variation, lasting_load_variation : float
         Variance ÷ squared mean over instances of what lasts for longer than windows do, since first
         turns crowd: of the requests an instance serves, and of its load.
@@ -117,11 +115,9 @@ class Stickiness:
     migrated_overload_ratio: float
     migrated_evicted_ratio: float
     migrated_other_ratio: float
-    overloaded_ratio: float
     follow_up_slope_rps: float
     noise: LinearNoise
     total_variance: float
-    resident_mean: float
     resident_variance: float
     lasting_rate_variation: float
     lasting_load_variation: float
@@ -402,7 +398,6 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
     think = cluster.think_time
     covariance = state.noise.covariance
     kept = float(covariance.sum())
-    resident = field.mean + closure.follow_rate * think.mean_s
     spread = kept + (closure.follow_rate * think.mean_s + field.total_variance - kept) / n
     joined = field.law * state.joined
     return Stickiness(
@@ -413,11 +408,9 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         stay_given_load=state.stay,
         birth_rate_rps=state.births,
         completion_rate_rps=state.completion,
-        overloaded_ratio=float(field.law @ (1 - state.stay)),
         follow_up_slope_rps=state.new_slope,
         noise=state.noise,
         total_variance=field.total_variance,
-        resident_mean=resident,
         resident_variance=spread,
         work_factor=float(cluster.completion_rate_rps[0] / state.completion[0]),
         residual=residual,

@@ -13,7 +13,7 @@ from smetric_model.datafiles import load_toml, read_toml
 from smetric_model.errors import SpecError
 from smetric_model.units import MIB, dtype_bytes
 
-__all__ = ["Gpu", "get_gpu", "gpu_names"]
+__all__ = ["Gpu", "get_gpu", "gpu_names", "gpu_table"]
 
 
 @dataclass(frozen=True)
@@ -144,3 +144,27 @@ def get_gpu(name: str) -> Gpu:
         return _gpu_of(name, read_toml(name).get("gpu"), f"{name}, [gpu]")
     gpu: Gpu = find("GPU", name, _catalog(), " Or the path of a .toml with a table [gpu].")
     return gpu
+
+
+def gpu_table(name: str) -> dict[str, Any]:
+    """Return the table that describes a GPU, as the catalog or a file of one's own has it.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`get_gpu`.
+
+    Returns
+    -------
+    dict
+        Ready for a TOML writer.
+
+    Raises
+    ------
+    SpecError
+        As :func:`get_gpu`.
+    """
+    get_gpu(name)
+    facts: dict[str, Any]
+    facts = read_toml(name)["gpu"] if name.endswith(".toml") else load_toml("gpus.toml")[name]
+    return facts

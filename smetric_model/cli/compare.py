@@ -121,7 +121,7 @@ def _print(found: Comparison) -> None:
                 by_name = {str(line["name"]): line for line in each.to_dict("records")}
                 label = str(quantity) + (f" [{unit}]" if unit not in ("", "ratio") else "")
                 rows.append([label, *(cell(by_name.get(name), unit) for name in found.names)])
-            print_table(title.capitalize(), ["", *found.names], rows)
+            print_table(title.capitalize(), [f"by {' / '.join(found.by)}", *found.names], rows)
     if found.paper is not None:
         _print_paper(found.paper)
     for line in reading(found):

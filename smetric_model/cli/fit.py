@@ -41,19 +41,28 @@ def command(out: Path | None, name: str | None, as_json: bool, **options: Any) -
         return
     for note in result.notes:
         click.echo(f"note: {note}", err=True)
-    names = [str(column) for column in result.distances.columns]
     print_table(
         f"{result.parameters.name} (trace) and what is generated (ours); "
         "ks: KS distance, of ratios the difference",
-        ["quantity", *(name.replace("generated", "ours") for name in names)],
+        ["quantity", "ks", "trace: mean, P50, P90", "ours: mean, P50, P90"],
         [
-            [str(quantity), *("" if math.isnan(value) else _show(value) for value in row)]
-            for quantity, row in zip(
-                result.distances.index, result.distances.to_numpy().tolist(), strict=True
-            )
+            [
+                str(quantity),
+                "" if math.isnan(row["ks"]) else _show(row["ks"]),
+                *(
+                    "  ".join(
+                        _show(row[f"{whose}_{statistic}"])
+                        for statistic in ("mean", "p50", "p90")
+                        if not math.isnan(row[f"{whose}_{statistic}"])
+                    )
+                    for whose in ("trace", "generated")
+                ),
+            ]
+            for quantity, row in result.distances.to_dict("index").items()
         ],
     )
 
 
 def _show(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}".removesuffix(".0")
+    digits = 3 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{digits}f}"

@@ -336,8 +336,9 @@ def kv_dtype(kv_dtype: str, **given: Any) -> None:
 
 @command.command("mixed")
 @_options
+@_seeds(2)
 @group_option
-def mixed(groups: tuple[tuple[str, int], ...], **given: Any) -> None:
+def mixed(groups: tuple[tuple[str, int], ...], seeds: int, **given: Any) -> None:
     """Unequal instances: what bounds them, and what routers make of them."""
     from smetric_model.operations import mixed_cluster
 
@@ -345,6 +346,7 @@ def mixed(groups: tuple[tuple[str, int], ...], **given: Any) -> None:
         raise click.UsageError("--group and --instances exclude each other")
 
     def ask(asked: Scenario, tell: Callable[[str], None]) -> Finding:
-        return mixed_cluster(asked.replace(**group_changes(groups)), progress=tell)
+        unequal = asked.replace(**group_changes(groups))
+        return mixed_cluster(unequal, seeds=seeds, progress=tell)
 
     _answer(given, ask)

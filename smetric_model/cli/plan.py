@@ -270,6 +270,8 @@ def _print(result: DesignPlan) -> None:
     echo_wrapped(f"unservable: {words.unservable(placement)}")
     if words.beyond_context(placement):
         echo_wrapped(f"beware: {words.beyond_context(placement)}")
+    for warning in result.warnings:
+        echo_wrapped(f"beware: {warning}")
     echo_wrapped(words.engine(placement))
     work = placement.workload
     own = work["trace_rate_rps"]
@@ -291,8 +293,10 @@ def _print(result: DesignPlan) -> None:
     for finding in result.findings:
         click.echo()
         _heading(finding.title)
-        for text in (*finding.words, *finding.notes):
+        for text in finding.words:
             echo_wrapped(text)
+        for note in finding.notes:
+            echo_wrapped(f"note: {note}")
     _print_designs(result)
     _print_placement(placement, advice(result), balance_note(result))
     click.echo()
@@ -309,10 +313,15 @@ def _heading(text: str) -> None:
 
 def _print_designs(result: DesignPlan) -> None:
     from smetric_model.designing.pools import far_more
-    from smetric_model.designing.rows import design_caption, design_cells, design_columns
+    from smetric_model.designing.rows import (
+        design_caption,
+        design_cells,
+        design_columns,
+        design_order,
+    )
 
     done = [design for design in result.designs if not design.error]
-    shown = sorted(done[1:], key=lambda d: d.bill.total if d.bill else 0.0)[: _MOST_ROWS - 1]
+    shown = sorted(done[1:], key=lambda d: design_order(result, d))[: _MOST_ROWS - 1]
     click.echo()
     if done:
         print_table(

@@ -286,7 +286,10 @@ def _notes(result: DesignPlan, rate_note: str) -> tuple[str, ...]:
         " above four fifths of what a cluster bears (docs/agreement.md)",
     ]
     if not result.seeds:
-        notes.append("nothing was simulated: the numbers of instances are the closed form's")
+        notes.append(
+            "nothing was simulated: the numbers of instances are the closed form's, up to a seventh"
+            " below what simulation confirms (docs/plan.md)"
+        )
     if not result.prices.given:
         notes.append(
             "no prices were given: the unit is the GPU-hour, in which memory and links are free"

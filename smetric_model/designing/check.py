@@ -1,7 +1,8 @@
 """Designs checked by simulation: the number of instances is what simulation confirms.
 
 At each number tried the scenario is simulated with the same seeds.  A number is *confirmed* where
-the mean share within SLO over the seeds reaches the wanted one, and not with one instance less.
+the mean share within SLO over the seeds reaches the wanted one, there and at every larger number
+tried, and not with one instance less.
 Around it stand the numbers at which the interval of the mean over seeds still, and already, allows
 the other answer.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smetric_model.designing.runs import Row, Runs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Try", "check_capacity", "check_instances"]
 
 #: numbers of instances that are tried for one design, beyond those for its range
-MOST_TRIES = 8
+MOST_TRIES = 14
 #: numbers on either side of the confirmed one that are tried for its range
 REACH = 3
 _CONFIDENCE = 0.95
@@ -44,6 +45,8 @@ class Try:
         Their mean, and half the 95 % interval of it (Student's t over seeds).
     total_within_slo_tps, total_tps, ttft_p90_s, tpot_p90_s : float
         Means over the seeds.
+    arrival_rate_rps : float
+        Requests per second that arrived in the windows, mean over the seeds; NaN where unknown.
     error : str
         Why a seed has no answer.
     """
@@ -57,6 +60,7 @@ class Try:
     ttft_p90_s: float
     tpot_p90_s: float
     error: str = ""
+    arrival_rate_rps: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Check:
     Attributes
     ----------
     instances : int or None
-        Confirmed number; None where none of those tried reaches the share.
+        Fewest of those tried from which on all tried reach the share; None where none does.
     low, high : int or None
         Fewest instances at which the upper, and the lower, end of the interval over seeds reaches
         the wanted share; None where no number tried does.
@@ -75,7 +79,8 @@ class Check:
     tries : tuple of Try
         In order of instances.
     complete : bool
-        Whether the search came to its end (not out of tries or time).
+        Whether the tries settle it: one instance less was tried, and misses the share (or cannot
+        be).  If not, the search ran out of tries or time.
     """
 
     instances: int | None
@@ -94,6 +99,13 @@ class Check:
             if tried.instances == self.instances:
                 return tried
         return max(self.tries, key=lambda t: -1.0 if math.isnan(t.mean) else t.mean)
+
+    @property
+    def refuted(self) -> int | None:
+        """Most instances below the answer that were tried, and miss the share; None: none were."""
+        if self.instances is None:
+            return None
+        return max((t.instances for t in self.tries if t.instances < self.instances), default=None)
 
     def tried(self, instances: int) -> Try | None:
         """Return the try at a number of instances, or None."""
@@ -136,44 +148,37 @@ def check_instances(
     tries: dict[str, dict[int, Try]] = {name: {} for name in designs}
     searches: dict[str, Generator[int, bool, int | None]] = {}
     asked: dict[str, int] = {}
-    found: dict[str, int | None] = {}
-    cut: set[str] = set()
     for name, scenario in designs.items():
         least = 2 if scenario.cluster.serving == "disaggregated" else 1
         searches[name] = fewest_steps(starts[name], least, _LARGEST)
         asked[name] = next(searches[name])
     while asked:
         if time.monotonic() > deadline:
-            cut |= set(asked)
             break
         _try(runs, {(name, count): designs[name] for name, count in asked.items()}, seeds, tries)
         for name in list(asked):
             if tries[name][asked[name]].error:
-                cut.add(name)  # no number of instances makes it answer
-                del asked[name]
+                del asked[name]  # no number of instances makes it answer
                 continue
             good = _reaches(tries[name][asked[name]], designs[name], 0.0)
             try:
                 asked[name] = searches[name].send(good)
-            except StopIteration as end:
-                found[name] = end.value
+            except StopIteration:
                 del asked[name]
                 continue
             if len(tries[name]) >= MOST_TRIES:
-                cut.add(name)
                 del asked[name]
-    for name in cut:
-        passed = [n for n, t in tries[name].items() if _reaches(t, designs[name], 0.0)]
-        found[name] = min(passed, default=None)
 
     def checks() -> dict[str, Check]:
-        return {
-            name: _check(designs[name], starts[name], found[name], tries[name], name not in cut)
-            for name in designs
-        }
+        # from all tries, so that those for a range count too
+        return {name: _check(designs[name], starts[name], tries[name]) for name in designs}
 
     for name in range_of(checks()):
-        _range(runs, name, designs[name], found[name], seeds, tries, deadline)
+        centre = None
+        # where the search was cut short, the first range may find fewer
+        while (found := checks()[name].instances) != centre:
+            _range(runs, name, designs[name], found, seeds, tries, deadline)
+            centre = found
     return checks()
 
 
@@ -242,6 +247,7 @@ def _summary(instances: int, rows: Sequence[Row]) -> Try:
         total_tps=average("total_tps"),
         ttft_p90_s=average("ttft_p90_s"),
         tpot_p90_s=average("tpot_p90_s"),
+        arrival_rate_rps=average("arrival_rate_rps"),
         error=next((str(row["error"]) for row in rows if row.get("error")), ""),
     )
 
@@ -252,20 +258,24 @@ def _reaches(tried: Try, scenario: Scenario, side: float) -> bool:
     return bool(tried.mean + shift >= scenario.slo.attainment)
 
 
-def _check(
-    scenario: Scenario,
-    closed_form: int,
-    found: int | None,
-    tries: Mapping[int, Try],
-    complete: bool,
-) -> Check:
+def _check(scenario: Scenario, closed_form: int, tries: Mapping[int, Try]) -> Check:
+    """Return what the tries say, whichever search they come from."""
     ordered = sorted(tries)
+    found = None
+    for count in reversed(ordered):
+        if not _reaches(tries[count], scenario, 0.0):
+            break
+        found = count
+    if found is None:  # by noise the largest misses what a smaller one reaches
+        found = min((n for n in ordered if _reaches(tries[n], scenario, 0.0)), default=None)
+    least = 2 if scenario.cluster.serving == "disaggregated" else 1
     low = next((n for n in ordered if _reaches(tries[n], scenario, 1.0)), None)
     high = next(
         (n for n in ordered if _reaches(tries[n], scenario, -1.0) and (found or 0) <= n), None
     )
     if found is not None and low is not None:
         low = min(low, found)
+    complete = found is not None and (found - 1 in tries or found <= least)
     return Check(found, low, high, closed_form, tuple(tries[n] for n in ordered), complete)
 
 
@@ -288,6 +298,6 @@ def check_capacity(
     for (name, scenario), rows in zip(designs.items(), runs.simulate(designs, seeds), strict=True):
         count = scenario.cluster.instances
         tried = _summary(count, rows)
-        found = count if _reaches(tried, scenario, 0.0) else None
-        checks[name] = _check(scenario, count, found, {count: tried}, True)
+        # one number was asked for: there is nothing to search
+        checks[name] = replace(_check(scenario, count, {count: tried}), complete=True)
     return checks

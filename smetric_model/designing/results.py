@@ -351,6 +351,13 @@ class DesignPlan:
         """The recommended design."""
         return self[self.recommended]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before believing any answer; :mod:`~smetric_model.designing.beware`."""
+        from smetric_model.designing.beware import warnings
+
+        return warnings(self)
+
     def with_findings(self, findings: Sequence[Finding]) -> DesignPlan:
         """Return the plan with answers of other parts of the library.
 

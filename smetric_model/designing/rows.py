@@ -20,6 +20,7 @@ __all__ = [
     "design_caption",
     "design_cells",
     "design_columns",
+    "design_order",
     "price_rows",
     "rate_text",
     "spent_text",
@@ -149,6 +150,18 @@ def balance_note(plan: DesignPlan) -> str:
         f"The recommended router serves {rate_text(rate)} within the SLO here, more than this table"
         " has: it balances the load"
     )
+
+
+def design_order(plan: DesignPlan, design: DesignResult) -> tuple[bool, float]:
+    """Return what designs are sorted by in a table: those with a simulated number first, by cost.
+
+    Parameters
+    ----------
+    plan : DesignPlan
+    design : DesignResult
+    """
+    apart = bool(plan.seeds) and plan.goal == "instances" and design.source != "simulated"
+    return apart, math.inf if design.bill is None else design.bill.total
 
 
 def design_cells(plan: DesignPlan, design: DesignResult) -> list[str]:

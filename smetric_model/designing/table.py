@@ -89,6 +89,7 @@ def plan_dict(plan: DesignPlan) -> dict[str, Any]:
         "goal": plan.goal,
         "recommended": _brief(plan, plan.recommended),
         "cheapest": _brief(plan, plan.cheapest),
+        "warnings": list(plan.warnings),
         "answers": [asdict(answer) for answer in plan.answers],
     }
     # of the recommended design: workload, instance, ends, tiers, fetch, steps

@@ -103,8 +103,15 @@ def _how_many(plan: DesignPlan) -> Answer:
         question,
         f"{_confirmed(plan, given, check, at)}.{_reuse_unknown(plan)}{_instead(plan)}",
         f"simulated, {len(plan.seeds)} seeds; closed form",
-        "" if check.complete else "the search ran out of tries or time: fewer may do",
+        "" if check.complete else _open_below(plan, check),
     )
+
+
+def _open_below(plan: DesignPlan, check: Check) -> str:
+    """Say between which numbers a search that was cut short leaves the answer open."""
+    tp, refuted = plan.scenario.engine.tp, check.refuted
+    text = "the search ran out of tries or time: fewer may do"
+    return text if refuted is None else f"{text}, though not {refuted * tp:,}"
 
 
 def _confirmed(plan: DesignPlan, given: DesignResult, check: Check, at: Try) -> str:

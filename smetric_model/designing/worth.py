@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smetric_model.designing.candidates import TIER, only
 from smetric_model.designing.hardware import spare_gpus
 from smetric_model.designing.names import policy_name
+from smetric_model.designing.pools import limited_by
 from smetric_model.designing.results import Answer, DesignPlan, Marginal, Optimum
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
@@ -109,9 +110,9 @@ def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str
     """Say what the next larger value saves, and costs; simulation decides where it was asked."""
     unit, saved = _unit(step), step.saved_gpus
     shows = _shows(plan, step)
-    fewer = shows and saved > 0
-    if simulated is not None:
-        fewer = simulated.shows and simulated.more < 0
+    if simulated is not None and simulated.shows:
+        return _more_simulated(plan, step, simulated)
+    fewer = shows and saved > 0 and simulated is None
     verdict = "No"
     if fewer:
         verdict = "It depends on the price"
@@ -136,6 +137,28 @@ def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str
         price = f"{number(step.break_even, 2)} of what a GPU does"
         text += f"; it pays where a {unit} costs less than {price}"
     return text
+
+
+def _more_simulated(plan: DesignPlan, step: Marginal, apart: Difference) -> str:
+    """Say what the next larger value saves where simulation sees it, and the closed form's word."""
+    scenario = plan.given.scenario
+    assert scenario is not None
+    gpus, unit = -apart.more * scenario.engine.tp, _unit(step)
+    value = f"{_size(step.key, step.to_value)} ({number(step.units)} {unit} more in all)"
+    closed = f"by the closed form {number(abs(step.saved_gpus), 2)}"
+    if step.saved_gpus < 0 and not _nothing(step):
+        closed += " more"
+    if gpus < 0:
+        return f"No: {value} needs {counted_units(-gpus, 'GPU')} more, simulated"
+    text = f"{value} saves {counted_units(gpus, 'GPU')}, simulated ({closed})"
+    if math.isfinite(step.cost):
+        worth = gpus * plan.prices.gpu_hour[scenario.engine.gpu]
+        return (
+            f"{'Yes' if worth > step.cost else 'No'}: {text}; it costs"
+            f" {cost_text(plan, step.cost)} an hour and is worth {cost_text(plan, worth)}"
+        )
+    price = f"{number(gpus / step.units, 2)} of what a GPU does"
+    return f"It depends on the price: {text}; it pays where a {unit} costs less than {price}"
 
 
 def _nothing(step: Marginal) -> bool:
@@ -322,8 +345,8 @@ def _ends(plan: DesignPlan) -> str:
     wanted = plan.scenario.slo.attainment
     if limit.saturated:
         return (
-            f"The cluster saturates while {percent(limit.within_slo_ratio)} are still within SLO:"
-            " the SLO does not limit it, and other SLOs change little. "
+            f"Saturation ends the capacity ({limited_by(plan.advised)}), while"
+            f" {percent(limit.within_slo_ratio)} are still within SLO: looser SLOs change nothing. "
         )
     text = (
         f"The share within SLO ends the capacity: {percent(limit.idle_within_slo_ratio)} where"

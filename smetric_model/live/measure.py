@@ -9,8 +9,8 @@ import numpy as np
 
 from smetric_model.routing.policy import Reason
 from smetric_model.simulate.inputs import Replay
+from smetric_model.simulate.outcome_row import outcome_of
 from smetric_model.simulate.steps import TICKS_PER_S
-from smetric_model.simulate.tables import outcome_of
 
 if TYPE_CHECKING:
     from smetric_model.live.replay import Replayed

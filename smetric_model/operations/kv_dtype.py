@@ -137,8 +137,8 @@ def _words(scenario: Scenario, own: str, other: str, figures: list[Figure]) -> t
     else:
         capacity = (
             f"KV in {other} in place of {own}: {number(value['other_kv_bytes_per_token'])} bytes"
-            f" a token for {number(value['own_kv_bytes_per_token'])}; the cluster serves"
-            f" {number(value['other_attainment_rps'])} requests/s within the SLO for"
+            f" a token, not {number(value['own_kv_bytes_per_token'])}; the cluster serves"
+            f" {number(value['other_attainment_rps'])} requests/s within the SLO, not"
             f" {number(value['own_attainment_rps'])} ({gain:+.1%})."
         )
     saved = value["instances_saved"]
@@ -146,7 +146,7 @@ def _words(scenario: Scenario, own: str, other: str, figures: list[Figure]) -> t
         return (capacity, f"No number of instances serves {rate} requests/s with one of the two.")
     return (
         capacity,
-        f"{rate} requests/s need {value['other_instances']:.0f} instances for"
+        f"{rate} requests/s need {value['other_instances']:.0f} instances, with {own}"
         f" {value['own_instances']:.0f}; prompt tokens found locally go from"
         f" {percent(value['own_local_ratio'])} to {percent(value['other_local_ratio'])}.",
     )

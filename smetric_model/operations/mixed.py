@@ -31,7 +31,7 @@ from smetric_model.analytic.cluster_capacity import predict_at_rates, predicted_
 from smetric_model.analytic.demand import demand_of, trace_of
 from smetric_model.errors import SpecError
 from smetric_model.operations.findings import Figure, Finding, Progress, silent
-from smetric_model.planning.words import number
+from smetric_model.planning.words import number, percent
 from smetric_model.scenario_groups import kind_name
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class _Curve:
 def mixed_cluster(
     scenario: Scenario,
     *,
+    seeds: int = 0,
     trace: Trace | None = None,
     progress: Progress = silent,
 ) -> Finding:
@@ -81,6 +82,9 @@ def mixed_cluster(
     ----------
     scenario : Scenario
         With ``groups``; its rate is not looked at.
+    seeds : int, default 0
+        Simulated seeds of the scenario's own router at the rates that the closed form says of equal
+        loads and of equal shares; 0: closed form only.
     trace : Trace, optional
         The workload, if it is at hand.
     progress : callable, optional
@@ -89,7 +93,8 @@ def mixed_cluster(
     Returns
     -------
     Finding
-        Table ``groups``: what each group serves alone.
+        Table ``groups``: what each group serves alone; ``simulated``: by rate and seed the share
+        within SLO and the share of the requests that each group got.
 
     Raises
     ------
@@ -101,6 +106,7 @@ def mixed_cluster(
         raise SpecError("groups: operations mixed needs at least one table of instances")
     if scenario.cluster.serving != "colocated":
         raise SpecError("cluster.serving = 'disaggregated': operations mixed answers 'colocated'")
+    given = trace
     trace = trace_of(scenario) if trace is None else trace
     total = scenario.cluster.instances
     curves = []
@@ -126,13 +132,22 @@ def mixed_cluster(
         Figure("equal_share_attainment_rps", "rate within SLO, as many requests on each instance",
                total * slowest, "requests/s", "closed form", "round robin, random, hashing"),
     ]  # fmt: skip
+    figures += _shares(curves, load, balanced)
+    tables = {"groups": _table(curves)}
+    words = _words(curves, figures)
+    if seeds:
+        rates = {"equal_load": balanced, "equal_share": total * slowest}
+        runs = _simulated(scenario, rates, seeds, given, progress)
+        tables["simulated"] = runs
+        figures += _simulated_figures(scenario, curves, runs, seeds)
+        words += _simulated_words(scenario, curves, figures)
     return Finding(
         question="mixed",
         title="Unequal instances",
         figures=tuple(figures),
-        words=_words(curves, figures),
-        notes=_notes(curves),
-        tables={"groups": _table(curves)},
+        words=words,
+        notes=_notes(curves, seeds),
+        tables=tables,
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -174,6 +189,98 @@ def _equal_load(curves: list[_Curve], wanted: float) -> tuple[float, float]:
     return best
 
 
+def _shares(curves: list[_Curve], load: float, total_rps: float) -> list[Figure]:
+    """Return which share of the requests each kind gets at equal loads."""
+    if not (total_rps > 0 and math.isfinite(load)):
+        return []
+    return [
+        Figure(f"equal_load_share_{group}_ratio", f"of the requests on {curve.name}, requests in"
+               " flight balanced", curve.instances * curve.at_load(load)[0] / total_rps, "",
+               "closed form")
+        for group, curve in enumerate(curves)
+    ]  # fmt: skip
+
+
+def _simulated(
+    scenario: Scenario,
+    rates_rps: dict[str, float],
+    seeds: int,
+    trace: Trace | None,
+    progress: Progress,
+) -> pd.DataFrame:
+    """Return what the scenario's own router makes of the rates, a line each rate and seed."""
+    import pandas as pd
+
+    from smetric_model.simulate import simulate
+
+    rows = []
+    for at, rate in rates_rps.items():
+        for seed in range(scenario.seed, scenario.seed + seeds if rate > 0 else scenario.seed):
+            progress(f"simulating {rate:.3g} requests/s, seed {seed}")
+            asked = scenario.replace(**{"workload.rate_rps": rate, "seed": seed})
+            outcome = simulate(asked, trace)
+            instances = outcome.instances
+            assert instances is not None
+            placed = instances.groupby("group")["requests"].sum()
+            row = {"at": at, "rate_rps": rate, "seed": seed}
+            row["within_slo_ratio"] = outcome.number("within_slo_ratio")
+            for group, count in placed.items():
+                row[f"share_ratio_{group}"] = count / placed.sum()
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _simulated_figures(
+    scenario: Scenario, curves: list[_Curve], runs: pd.DataFrame, seeds: int
+) -> list[Figure]:
+    figures = []
+    router = scenario.router.policy
+    lines = dict(list(runs.groupby("at"))) if len(runs) else {}
+    for at, words in (("equal_load", "balanced"), ("equal_share", "equal")):
+        if at not in lines:
+            continue
+        rate = float(lines[at]["rate_rps"].iloc[0])
+        shares = lines[at]["within_slo_ratio"]
+        half = 2 * float(shares.std()) / math.sqrt(seeds) if seeds > 1 else math.nan
+        validity = f"{seeds} seeds" + (f", ± {percent(half)}" if math.isfinite(half) else "")
+        figures.append(
+            Figure(f"simulated_{at}_within_slo_ratio", f"share within SLO under {router} at the"
+                   f" {words} routers' {number(rate)} requests/s", float(shares.mean()), "",
+                   "simulated", validity)
+        )  # fmt: skip
+    if "equal_load" in lines:
+        figures += [
+            Figure(f"simulated_share_{k}_ratio", f"of the requests on {curve.name} under {router}",
+                   float(lines["equal_load"][f"share_ratio_{k}"].mean()), "", "simulated",
+                   f"{seeds} seeds")
+            for k, curve in enumerate(curves)
+        ]  # fmt: skip
+    return figures
+
+
+def _simulated_words(
+    scenario: Scenario, curves: list[_Curve], figures: list[Figure]
+) -> tuple[str, ...]:
+    value = {figure.name: figure.value for figure in figures}
+    wanted, router = percent(scenario.slo.attainment, 0), scenario.router.policy
+    parts = []
+    for at in ("equal_load", "equal_share"):
+        share = value.get(f"simulated_{at}_within_slo_ratio")
+        if share is not None:
+            rate = number(value[f"{at}_attainment_rps"])
+            parts.append(f"{percent(share)} within SLO at {rate} requests/s")
+    if not parts:
+        return ()
+    text = f"Simulated under {router}: {', '.join(parts)} ({wanted} wanted)"
+    if "simulated_share_0_ratio" in value and "equal_load_share_0_ratio" in value:
+        text += (
+            f"; {percent(value['simulated_share_0_ratio'], 0)} of the requests go to"
+            f" {curves[0].name}, by the closed form"
+            f" {percent(value['equal_load_share_0_ratio'], 0)}"
+        )
+    return (f"{text}.",)
+
+
 def _bound(curves: list[_Curve], wanted: float) -> float:
     """Least of the dual's values, each of which no router exceeds."""
     from scipy.optimize import minimize_scalar
@@ -206,10 +313,11 @@ def _words(curves: list[_Curve], figures: list[Figure]) -> tuple[str, ...]:
     )
 
 
-def _notes(curves: list[_Curve]) -> tuple[str, ...]:
-    notes = [
-        "closed forms and a bound; simulate takes the same scenario, and docs/operations.md says"
-        " how far apart they were",
+def _notes(curves: list[_Curve], seeds: int) -> tuple[str, ...]:
+    notes = (
+        [] if seeds else ["closed forms and a bound only: --seeds N simulates the router at them"]
+    )
+    notes += [
         "each instance has the hits and the peers of a cluster of its own kind: sessions that move"
         " between kinds are not in it",
     ]

@@ -301,9 +301,9 @@ def _words(scenario: Scenario, figures: list[Figure]) -> tuple[str, ...]:
     holds = found["lost_within_slo_ratio"] >= scenario.slo.attainment
     lost = int(found["lost_instances"])
     words = [
-        f"{rate} requests/s with {wanted} within the SLO need {found['needed_instances']:.0f}"
-        f" instances, and {found['bearing_instances']:.0f} to bear a node's loss"
-        f" ({lost} instances): {percent(found['spare_ratio'], 0)} more.",
+        f"By the closed form {rate} requests/s with {wanted} within the SLO need"
+        f" {found['needed_instances']:.0f} instances, and {found['bearing_instances']:.0f} to bear"
+        f" a node's loss ({lost} instances): {percent(found['spare_ratio'], 0)} more.",
         f"The cluster's {found['instances']:.0f} instances {'bear' if holds else 'do not bear'} it:"
         f" {percent(found['within_slo_ratio'])} within SLO before,"
         f" {percent(found['lost_within_slo_ratio'])} without the node.",
@@ -319,10 +319,15 @@ def _words(scenario: Scenario, figures: list[Figure]) -> tuple[str, ...]:
         )
     if "simulated_bearing_lost_within_slo_ratio" in found:
         words.append(
-            f"With {found['bearing_instances']:.0f}:"
+            f"Simulated with {found['bearing_instances']:.0f}:"
             f" {percent(found['simulated_bearing_within_slo_ratio'])} before,"
             f" {percent(found['simulated_bearing_first_minutes_within_slo_ratio'])} in the first"
             f" {_FIRST_MINUTES} minutes,"
-            f" {percent(found['simulated_bearing_lost_within_slo_ratio'])} later."
+            f" {percent(found['simulated_bearing_lost_within_slo_ratio'])} later"
+            + (
+                "."
+                if found["simulated_bearing_lost_within_slo_ratio"] >= scenario.slo.attainment
+                else f", less than the {wanted} wanted: in simulation it takes more."
+            )
         )
     return tuple(words)

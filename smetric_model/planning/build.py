@@ -226,7 +226,7 @@ def _notes(
         notes.append(f"{demand.capped} prompts were cut to the longest context")
     if prediction.fitted.carried_over:
         notes.append(
-            f"no fit for {demand.instance.gpu.name}/{demand.instance.engine}: efficiencies of"
+            f"no fit for {demand.instance.engine} on {demand.instance.gpu.name}: efficiencies of"
             f" {prediction.fitted.fitted_for} carried over, expect tens of per cent"
         )
     return tuple(notes)

@@ -9,62 +9,26 @@ after the step in progress.
 from __future__ import annotations
 
 from smetric_model.routing.compiled import choose
+from smetric_model.simulate._admission import is_sent, on_link
 from smetric_model.simulate._arrivals import ARRIVAL, catch_up_loads, change_load, next_turn
 from smetric_model.simulate._caches import (
-    account,
     add_held,
-    admit_path,
     all_hits,
     catch_up_index,
-    insert_path,
     place_blindly,
-    release_path,
     seen_hits,
 )
-from smetric_model.simulate._eviction import session_arrived, session_over, use_is_over
+from smetric_model.simulate._eviction import session_arrived, session_over
 from smetric_model.simulate._faults import on_fault
 from smetric_model.simulate._heaps import KIND, pop_event, push_event, set_timer
 from smetric_model.simulate._jit import part, tables
-from smetric_model.simulate._links import (
-    advance_nics,
-    advance_pcie,
-    end_transfer,
-    nic_rate,
-    overlap,
-    pop_flow,
-    schedule_nics,
-    schedule_pcie,
-    start_nic,
-    start_pcie,
-)
-from smetric_model.simulate._peers import release_peer, start_peer_fetch
-from smetric_model.simulate._pieces import (
-    pieces_hit,
-    pieces_touch,
-    pieces_write_path,
-)
-from smetric_model.simulate._pools import (
-    arrive,
-    computing,
-    join_batch,
-    release_decoded,
-    start_transfers,
-    wait_for_room,
-)
-from smetric_model.simulate._preemption import make_room, set_growth, steps_to_growth
-from smetric_model.simulate._runs import (
-    credit,
-    cut_run,
-    next_edge,
-    steps_by,
-    ticks_of,
-    wait_ticks,
-)
+from smetric_model.simulate._links import advance_nics, advance_pcie, overlap
+from smetric_model.simulate._peers import release_peer
+from smetric_model.simulate._pools import arrive, start_transfers
+from smetric_model.simulate._runs import credit, cut_run, steps_by, wait_ticks
 from smetric_model.simulate._state import (
-    ADMITTED,
     ARRIVED,
     AVAILABLE,
-    DECODE,
     EVENTS,
     EXPIRY_END,
     EXPIRY_NEXT,
@@ -72,13 +36,11 @@ from smetric_model.simulate._state import (
     FAULT_NEXT,
     FIXED_NEXT,
     FULL,
-    GLOBAL_CAPACITY,
     HOST,
     INDEX_END,
     LOAD_END,
     NOW,
     PENDING,
-    PREFILL,
     QUEUE,
     RELEASED,
     ROOM_EXPIRY,
@@ -86,23 +48,20 @@ from smetric_model.simulate._state import (
     ROOM_INDEX,
     ROOM_LOAD,
     ROOM_STALE,
-    RUNS,
     STALE,
     STEPS,
     TRIES,
     UNSENT,
     WAITING,
 )
-from smetric_model.simulate._store import global_hit, global_touch, global_write
+from smetric_model.simulate._steps import begin_step, end_step
 from smetric_model.simulate._tries import end_try, next_expiry, note_expiry
-from smetric_model.simulate._writes import nic_work, start_write, write_back
 from smetric_model.simulate.inputs import BLIND, EXACT, TIMED_OUT
 from smetric_model.simulate.inputs import FAILED as BROKEN
-from smetric_model.simulate.steps import prefill_ticks, step_ticks
 
 __all__ = ["loop"]
 
-_FETCHED, _READY, _EXPIRY, _FAULT = 2 << KIND, 4 << KIND, 5 << KIND, 6 << KIND
+_READY, _EXPIRY, _FAULT = 4 << KIND, 5 << KIND, 6 << KIND
 _NUMBER = (1 << KIND) - 1
 
 
@@ -166,8 +125,8 @@ def loop(p, first, skip):
                 start_transfers(p, now)
             wake = index
         elif kind == 1:
-            _on_link(p, index, now)
-        elif kind == 2 and _is_sent(p, index):
+            on_link(p, index, now)
+        elif kind == 2 and is_sent(p, index):
             arrive(p, index, now)
             wake = _wake(p, s.out[index].instance, now, False)
             also = _wake(p, s.handover[index].decode_instance, now, True)
@@ -230,14 +189,6 @@ def loop(p, first, skip):
                 start, batch = s.instance[instance].step_start, s.instance[instance].decoding_count
                 credit(p, s.generated_tokens, instance, start, batch * done)
     return now
-
-
-@part
-def _is_sent(p, request):
-    """Whether KV that is coming goes to the decode pool."""
-    s, w = tables(p)
-    pools = w.fabric.prefill_instances < w.fabric.instances
-    return pools and s.out[request].first_token >= 0
 
 
 @part
@@ -361,345 +312,3 @@ def _on_arrival(p, request, now):
     s.request[request].due = due
     s.request[request].stage = HOST
     push_event(p, due, _READY + request)
-
-
-# --- steps --------------------------------------------------------------------------------------
-
-
-@part
-def begin_step(p, instance, now, skip):
-    """Schedule a step on an instance that runs none."""
-    s, w = tables(p)
-    if instance >= w.fabric.prefill_instances:
-        join_batch(p, instance, now)
-    preempted = w.engine.preempt and make_room(p, instance, now)
-    batch = s.instance[instance].decoding_count
-    here = w.instance[instance]
-    budget = here.token_budget - batch
-    chunks = 0
-    fetching = False
-    starved = False
-    for place in range(s.instance[instance].prefilling_count):
-        request = s.prefilling[instance, place]
-        s.request[request].chunk = 0
-        if s.request[request].fetching:
-            fetching = True
-        elif budget > 0:
-            s.request[request].chunk = min(s.request[request].todo, budget)
-            budget -= s.request[request].chunk
-            chunks += 1
-        else:
-            starved = True
-    while (
-        budget > 0
-        and not preempted
-        and s.instance[instance].waiting >= 0
-        and s.instance[instance].prefilling_count + batch < here.max_running_requests
-    ):
-        request = s.instance[instance].waiting
-        if not _admit(p, instance, request, now):
-            break
-        s.instance[instance].waiting = s.request[request].next_waiting
-        s.request[request].next_waiting = -1
-        s.request[request].stage = PREFILL
-        s.prefilling[instance, s.instance[instance].prefilling_count] = request
-        s.instance[instance].prefilling_count += 1
-        s.request[request].chunk = 0
-        if s.request[request].fetching:
-            fetching = True
-        else:
-            s.request[request].chunk = min(s.request[request].todo, budget)
-            budget -= s.request[request].chunk
-            chunks += 1
-    account(p, instance, now)
-    if (w.fabric.stall and fetching) or (chunks == 0 and batch == 0):
-        return
-    s.instance[instance].step_start = now
-    if chunks > 0:
-        s.instance[instance].step_is_run = False
-        tokens = pairs = keys = 0.0
-        sampled = float(batch)
-        for place in range(s.instance[instance].prefilling_count):
-            request = s.prefilling[instance, place]
-            if s.request[request].chunk > 0:
-                if s.out[request].first_step < 0:
-                    s.out[request].first_step = now
-                chunk, cached = float(s.request[request].chunk), float(s.request[request].at)
-                tokens += chunk
-                pairs += chunk * (cached + 0.5 * chunk)
-                keys += cached + chunk
-                if s.request[request].chunk == s.request[request].todo:
-                    sampled += 1.0
-        model = w.model[here.kind]
-        ticks = step_ticks(
-            model, tokens, pairs, keys, float(batch), float(s.instance[instance].context), sampled
-        )
-    else:
-        s.instance[instance].step_is_run = True
-        steps = 1
-        if skip and not starved and not preempted:
-            done = s.instance[instance].decode_steps
-            steps = s.request[s.decoding[instance, 0]].finish_at - done
-            for place in range(1, batch):
-                steps = min(steps, s.request[s.decoding[instance, place]].finish_at - done)
-            if w.engine.preempt:
-                steps = steps_to_growth(p, instance, steps)
-        s.instance[instance].run_steps = steps
-        ticks = ticks_of(p, instance, steps)
-        edge = next_edge(p, now)
-        if steps > 1 and edge > now and now + ticks > edge:
-            s.instance[instance].run_steps = steps_by(p, instance, edge)
-            ticks = ticks_of(p, instance, s.instance[instance].run_steps)
-    set_timer(p, instance, now + ticks, instance)
-
-
-@part
-def end_step(p, instance, now):
-    """Take in what a step, or a run of steps, has done."""
-    s, w = tables(p)
-    start = s.instance[instance].step_start
-    s.instance[instance].busy_ticks += overlap(p, start, now)
-    s.instance[instance].step_start = -1
-    steps = s.instance[instance].run_steps if s.instance[instance].step_is_run else 1
-    s.count[STEPS] += steps
-    s.count[RUNS] += 1
-    batch = s.instance[instance].decoding_count
-    if batch > 0:
-        s.instance[instance].decode_steps += steps
-        s.instance[instance].context += batch * steps
-        # all steps of a run but the last end in the bin in which it began
-        credit(p, s.generated_tokens, instance, start, batch * (steps - 1))
-        credit(p, s.generated_tokens, instance, now, batch)
-        done = s.instance[instance].decode_steps
-        kept = 0
-        for place in range(batch):
-            request = s.decoding[instance, place]
-            if s.request[request].finish_at == done:
-                length = w.requests[request].prompt_tokens + w.requests[request].output_tokens
-                s.instance[instance].context -= length
-                _complete(p, instance, request, now)
-            else:
-                s.decoding[instance, kept] = request
-                kept += 1
-        s.instance[instance].decoding_count = kept
-    if s.instance[instance].step_is_run:
-        return
-    count = s.instance[instance].prefilling_count
-    kept = 0
-    going_on = 0  # prompts that go on being computed
-    for place in range(count):
-        request = s.prefilling[instance, place]
-        if not s.request[request].fetching and s.request[request].chunk < s.request[request].todo:
-            going_on += 1
-    for place in range(count):
-        request = s.prefilling[instance, place]
-        chunk = s.request[request].chunk
-        if chunk > 0:
-            s.request[request].chunk = 0
-            s.request[request].todo -= chunk
-            s.request[request].at += chunk
-            if s.request[request].todo == 0:
-                # those behind it in this step still count as computing
-                behind = going_on + _completing(p, instance, place + 1, count)
-                _prefilled(
-                    p,
-                    instance,
-                    request,
-                    behind,
-                    now,
-                )
-                continue
-        s.prefilling[instance, kept] = request
-        kept += 1
-    s.instance[instance].prefilling_count = kept
-
-
-@part
-def _completing(p, instance, first, count):
-    s, _ = tables(p)
-    found = 0
-    for place in range(first, count):
-        request = s.prefilling[instance, place]
-        if s.request[request].chunk > 0 and s.request[request].chunk == s.request[request].todo:
-            found += 1
-    return found
-
-
-@part
-def _prefilled(p, instance, request, behind, now):
-    """Sample the first token, make the prompt's blocks reusable."""
-    s, w = tables(p)
-    if s.out[request].first_token < 0:
-        s.out[request].first_token = now
-        reused = s.out[request].local_tokens + s.out[request].fetched_tokens
-        credit(p, s.reused_tokens, instance, now, reused)
-        computed = w.requests[request].prompt_tokens - reused
-        credit(p, s.computed_tokens, instance, now, computed)
-        change_load(p, request, now, 0.0, -float(s.out[request].charge))
-    else:  # it had been preempted
-        s.out[request].repeated_tokens += s.request[request].at - s.request[request].found
-    credit(p, s.generated_tokens, instance, now, 1)
-    s.request[request].made += 1
-    made = s.request[request].made
-    reach = w.requests[request].blocks
-    added = insert_path(p, request, instance, w.fabric.prefill_instances, reach, now)
-    s.request[request].private -= added * w.engine.cache_block_tokens
-    single = w.requests[request].output_tokens == made
-    s.request[request].stage = DECODE
-    if not single and w.fabric.prefill_instances < w.fabric.instances:
-        wait_for_room(p, request)
-    elif not single:
-        s.decoding[instance, s.instance[instance].decoding_count] = request
-        s.instance[instance].decoding_count += 1
-        s.request[request].finish_at = (
-            s.instance[instance].decode_steps + w.requests[request].output_tokens - made
-        )
-        s.instance[instance].context += w.requests[request].prompt_tokens + made
-        if w.engine.preempt:
-            set_growth(p, instance, request)
-    if s.count[GLOBAL_CAPACITY] > 0 and not w.tiers.write_back:
-        if w.tiers.pieces:
-            written = pieces_write_path(p, request, s.count[GLOBAL_CAPACITY])
-        else:
-            written = global_write(p, request, s.count[GLOBAL_CAPACITY])
-        if written > 0 and w.fabric.nodes > 1:
-            busy = s.instance[instance].decoding_count + behind > 0
-            work = nic_work(p, instance, written * w.engine.cache_block_tokens, busy)
-            start_write(p, instance, work, request, now)
-    if single:
-        _complete(p, instance, request, now)
-
-
-@part
-def _complete(p, instance, request, now):
-    s, w = tables(p)
-    s.out[request].done = now
-    if instance >= w.fabric.prefill_instances:
-        release_decoded(p, request, instance)
-    else:
-        release_path(p, request, instance, w.fabric.prefill_instances, w.engine.cache_block_tokens)
-        change_load(p, request, now, -1.0, 0.0)
-    if w.window.start <= s.out[request].arrival < w.window.end:
-        s.count[PENDING] -= 1
-    session_over(p, request, w.fabric.prefill_instances)
-    next_turn(p, request, now)
-
-
-# --- KV and links -------------------------------------------------------------------------------
-
-
-@part
-def _usable(p, blocks, prompt):
-    _, w = tables(p)
-    tokens = min(blocks * w.engine.cache_block_tokens, prompt - 1)
-    return tokens // w.engine.block_tokens * w.engine.block_tokens
-
-
-@part
-def _admit(p, instance, request, now):
-    s, w = tables(p)
-    # what it had made when it was preempted is computed again with the prompt
-    prompt = w.requests[request].prompt_tokens + s.request[request].made
-    total = prompt
-    if w.fabric.prefill_instances == w.fabric.instances and not w.engine.preempt:
-        total += w.requests[request].output_tokens
-    total = (total + w.engine.block_tokens - 1) // w.engine.block_tokens * w.engine.block_tokens
-    held = admit_path(
-        p,
-        request,
-        instance,
-        w.fabric.prefill_instances,
-        w.engine.cache_block_tokens,
-        total + w.instance[instance].fixed_state_tokens,
-        now,
-    )
-    if held < 0:
-        return False
-    s.count[ADMITTED] += 1
-    s.request[request].rank = s.count[ADMITTED]
-    first = s.out[request].first_token < 0
-    local = _usable(p, held, prompt)
-    fetched = stored = 0
-    if w.fabric.global_blocks > 0:
-        stored = pieces_hit(p, request, held) if w.tiers.pieces else global_hit(p, request)
-    if w.tiers.peer_fetch:
-        fetched = start_peer_fetch(p, instance, request, max(held, stored), local, prompt - 1, now)
-    if fetched == 0 and stored > held:
-        fetched = _usable(p, stored, prompt) - local
-        if fetched > 0 and _start_fetch(p, instance, request, local, fetched, now):
-            if w.tiers.pieces:
-                pieces_touch(p, request, stored)
-            else:
-                global_touch(p, request)
-        else:
-            fetched = 0
-    if fetched > 0:
-        s.request[request].fetching = True
-    if first:
-        s.out[request].admitted = now
-        s.out[request].local_tokens = local
-        s.out[request].fetched_tokens = fetched
-        if w.tiers.peer_fetch:
-            s.reading[request].peer = s.reading[request].source
-    s.request[request].found = local + fetched
-    s.request[request].at = local + fetched
-    s.request[request].todo = prompt - local - fetched
-    use_is_over(p, request, w.fabric.prefill_instances)
-    if w.tiers.write_back:
-        write_back(p, instance, request, now)
-    return True
-
-
-@part
-def _start_fetch(p, instance, request, local, fetched, now):
-    s, w = tables(p)
-    here = w.instance[instance]
-    work = 0.0
-    if w.fabric.nodes > 1:
-        work = nic_work(p, instance, fetched, computing(p, instance))
-    size = fetched / w.engine.block_tokens * here.block_bytes
-    if w.fabric.recompute_if_faster:
-        flows = s.link[2 * w.fabric.nodes + instance].flows
-        share = here.pcie_bytes_per_s / (flows + 1)
-        seconds = size / share
-        if work > 0.0:
-            seconds = max(seconds, work / nic_rate(p, here.node))
-        recompute = prefill_ticks(w.model[here.kind], fetched, local, here.token_budget)
-        if seconds * 1e12 + here.fixed_fetch_ticks > recompute:
-            return False
-    if s.out[request].first_token < 0:
-        s.out[request].fetch_start = now
-    s.request[request].legs = 1
-    start_pcie(p, instance, size, request, now)
-    if work > 0.0:
-        s.request[request].legs = 2
-        start_nic(p, 2 * here.node, work, request, now)
-    return True
-
-
-@part
-def _on_link(p, link, now):
-    s, w = tables(p)
-    if link < 2 * w.fabric.nodes:
-        advance_nics(p, now)
-        request = pop_flow(p, link)
-        schedule_nics(p, now)
-        if link % 2 == 1:
-            s.request[request].writing = -1
-            return  # a write: nobody waits for it
-    elif link >= 2 * w.fabric.nodes + w.fabric.instances:
-        request = link - 2 * w.fabric.nodes - w.fabric.instances
-        end_transfer(p, request, now)
-    else:
-        instance = link - 2 * w.fabric.nodes
-        advance_pcie(p, instance, now)
-        request = pop_flow(p, link)
-        schedule_pcie(p, instance, now)
-    s.request[request].legs -= 1
-    if s.request[request].legs == 0:
-        # KV on its way to the decode pool has no fixed time: docs/simulate.md
-        due = now
-        if not _is_sent(p, request):
-            due += w.instance[s.out[request].instance].fixed_fetch_ticks
-        s.request[request].due = due
-        push_event(p, due, _FETCHED + request)

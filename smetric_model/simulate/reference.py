@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable
 
 import numpy as np
 
-from smetric_model.routing.policy import Loads, RoutingRequest, TieState
 from smetric_model.simulate.inputs import (
-    BLIND,
     DEAD_FIRST,
-    DELAYED,
     FAILED,
     TIMED_OUT,
     Group,
     Inputs,
     Replay,
 )
-from smetric_model.simulate.reference_caches import Cache, GlobalTier, leading
+from smetric_model.simulate.reference_caches import Cache, GlobalTier
 from smetric_model.simulate.reference_eviction import Future, Line, Sessions
 from smetric_model.simulate.reference_faults import on_fault
-from smetric_model.simulate.reference_links import Nics, Sharing, overlap
+from smetric_model.simulate.reference_links import Sharing, overlap
 from smetric_model.simulate.reference_peers import Peers
 from smetric_model.simulate.reference_pools import DecodePool
 from smetric_model.simulate.reference_preemption import make_room
+from smetric_model.simulate.reference_results import replay_of
+from smetric_model.simulate.reference_routers import Routers
+from smetric_model.simulate.reference_transfers import Transfers
 from smetric_model.simulate.reference_tries import TryLog, end_try
-from smetric_model.simulate.steps import TICKS_PER_S, prefill_ticks, run_ticks, step_ticks
+from smetric_model.simulate.steps import run_ticks, step_ticks
 
 __all__ = ["run"]
 
@@ -79,16 +78,6 @@ class _Instance:
         return bool(self.decoding) or any(r not in self.fetching for r in self.prefilling)
 
 
-class _Router:
-    """What one router replica sees: loads, and (where the index is not exact) cached blocks."""
-
-    def __init__(self, instances: int, seed: int):
-        self.loads = [0] * instances
-        self.unprefilled = [0] * instances
-        self.blocks: list[set[int]] = [set() for _ in range(instances)]
-        self.ties = TieState(random_state=seed)
-
-
 class Cluster:
     def __init__(self, inputs: Inputs):
         self.inputs = inputs
@@ -106,20 +95,10 @@ class Cluster:
         self.released = -1
         store = Line(inputs.tiers.global_eviction, self.future)
         self.global_tier = GlobalTier(fabric.global_blocks, store)
-        self.available = np.ones(fabric.prefill_instances, np.bool_)  # as the routers see it
         self.nodes_up = fabric.nodes
-        self.nics = Nics(inputs)
-        self.nic_version = 0
+        self.transfers = Transfers(self)
         self.events: list[tuple[int, int, int, int]] = []  # (tick, kind, index, version)
-        self.routers = [
-            _Router(fabric.prefill_instances, inputs.seed + k)
-            for k in range(inputs.signals.replicas)
-        ]
-        self.replica = [0] * inputs.requests.turn.size
-        # changes that the routers have not seen yet: of loads, and of caches
-        self.load_log: deque[tuple[int, int, int, int, int]] = deque()
-        self.index_log: deque[tuple[int, int, int, bool]] = deque()
-        self.keys = np.arange(fabric.prefill_instances, dtype=np.uint64)
+        self.routers = Routers(self)
         self.pending = 0  # requests of the window that are not done
         self.order: list[int] = []
         n = inputs.requests.turn.size
@@ -130,8 +109,6 @@ class Cluster:
         self.room = [0] * n  # tokens for which it has KV
         self.rank = [0] * n  # how many were admitted before it
         self.private = [0] * n
-        self.legs = [0] * n  # transfers of its fetch that are under way
-        self.writes = [-1] * n  # class of the NICs on which a write of its KV is under way
         self.due = [-1] * n  # when the host, or the fetch, is done with it
         self.tries = TryLog(n)
         self.counts: Counter[str] = Counter()
@@ -148,6 +125,14 @@ class Cluster:
     def push(self, tick: int, kind: int, index: int, version: int = 0) -> None:
         heapq.heappush(self.events, (tick, kind, index, version))
 
+    def push_link(self, tick: int, index: int, version: int) -> None:
+        """Let the first transfer of a link be done."""
+        self.push(tick, LINK, index, version)
+
+    def push_fetched(self, request: int) -> None:
+        """Let a fetch be done when it is due."""
+        self.push(self.due[request], FETCHED, request)
+
     # --- events ---------------------------------------------------------------------------------
 
     def run(self) -> Replay:
@@ -160,7 +145,7 @@ class Cluster:
         now = 0
         while self.events:
             tick, kind, index, version = heapq.heappop(self.events)
-            if kind == LINK and version != self.link_version(index):
+            if kind == LINK and version != self.transfers.version(index):
                 continue  # the rates have changed since
             if kind == STEP and version != self.instances[index].step_version:
                 continue  # its instance has failed
@@ -179,7 +164,7 @@ class Cluster:
             if kind == STEP:
                 self.end_step(index, now)
             elif kind == LINK:
-                self.on_link(index, now)
+                self.transfers.on_event(index, now)
             elif kind == EXPIRY:
                 left = end_try(self, index, TIMED_OUT, now)
                 if left >= 0 and self.instances[left].step_start < 0:
@@ -208,11 +193,11 @@ class Cluster:
                 self.due[index] = -1
                 chosen = int(out.instance[index])
                 if self.inputs.signals.scraped:
-                    self.change_load(index, now, 1, int(out.charge[index]))
+                    self.routers.change_load(index, now, 1, int(out.charge[index]))
                 self.instances[chosen].waiting.append(index)
                 if self.instances[chosen].step_start < 0:
                     self.begin_step(chosen, now)
-        return self.finish(now)
+        return replay_of(self, now)
 
     def is_due(self, kind: int, request: int, now: int) -> bool:
         """Whether an event of the host, or of a fetch, is of the try under way."""
@@ -223,7 +208,6 @@ class Cluster:
         data, out = self.inputs.requests, self.out
         signals = self.inputs.signals
         replica = self.tries.arrivals % signals.replicas
-        router = self.routers[replica]
         self.tries.arrivals += 1
         if out.arrival[request] < 0:  # its first try
             out.arrival[request] = now
@@ -239,50 +223,15 @@ class Cluster:
             self.tries.current[request] = len(self.tries.expiring)
             self.push(now + self.inputs.clients.timeout_ticks, EXPIRY, len(self.tries.expiring))
             self.tries.expiring.append(request)
-        if not self.available.any():
+        if not self.routers.available.any():
             out.instance[request], out.reason[request], out.charge[request] = -1, -1, 0
             end_try(self, request, FAILED, now)
             return
-        prompt = int(data.prompt_tokens[request])
-        path = self.path(request)
-        block = self.inputs.engine.cache_block_tokens
-        self.catch_up(now)
-        seen = [i.cache.cached for i in self.instances[: self.inputs.fabric.prefill_instances]]
-        if signals.hit_index == DELAYED:
-            seen = self.routers[0].blocks
-        elif signals.hit_index == BLIND:
-            seen = router.blocks
-        hits = np.array([leading(path, blocks) * block for blocks in seen], dtype=np.int64)
-        counters = self.routers[0] if signals.scraped else router
-        loads = Loads.requests(counters.loads, unprefilled_tokens=counters.unprefilled)
-        if signals.token_load:
-            loads = Loads.tokens(counters.unprefilled)
-        decision = self.inputs.policy.choose(
-            RoutingRequest(
-                prompt,
-                int(data.turn[request]),
-                int(data.est_hit_tokens[request]),
-                int(data.session_key[request]),
-            ),
-            hits,
-            loads,
-            router.ties,
-            available=self.available,
-            instance_keys=self.keys,
-        )
-        router.ties = decision.ties
-        out.instance[request] = decision.instance
-        out.reason[request] = int(decision.reason)
-        out.charge[request] = prompt - hits[decision.instance]
-        self.replica[request] = 0 if signals.scraped else replica
-        if not signals.scraped:
-            self.change_load(request, now, 1, int(out.charge[request]))
-        if signals.hit_index == BLIND:
-            router.blocks[decision.instance].update(path)
-        if self.instances[decision.instance].down:
+        self.routers.place(request, replica, now)
+        chosen = self.instances[out.instance[request]]
+        if chosen.down:
             end_try(self, request, FAILED, now)
             return
-        chosen = self.instances[decision.instance]
         self.due[request] = now + int(chosen.kind.host_ticks[request]) + self.wait_ticks(chosen)
         self.push(self.due[request], READY, request)
 
@@ -298,25 +247,6 @@ class Cluster:
 
     def push_arrival(self, request: int, tick: int) -> None:
         self.push(tick, ARRIVAL, request)
-
-    # --- what the routers see ---------------------------------------------------------------------
-
-    def change_load(self, request: int, now: int, requests: int, tokens: int) -> None:
-        instance = int(self.out.instance[request])
-        self.load_log.append((now, self.replica[request], instance, requests, tokens))
-
-    def catch_up(self, now: int) -> None:
-        """Let the routers see what was ``load_age_ticks`` and ``index_age_ticks`` ago."""
-        signals = self.inputs.signals
-        while self.load_log and self.load_log[0][0] <= now - signals.load_age_ticks:
-            _, replica, instance, requests, tokens = self.load_log.popleft()
-            self.routers[replica].loads[instance] += requests
-            self.routers[replica].unprefilled[instance] += tokens
-        while self.index_log and self.index_log[0][0] <= now - signals.index_age_ticks:
-            _, instance, block, present = self.index_log.popleft()
-            if signals.hit_index == DELAYED:
-                known = self.routers[0].blocks[instance]
-                (known.add if present else known.discard)(block)
 
     # --- steps ----------------------------------------------------------------------------------
 
@@ -429,7 +359,7 @@ class Cluster:
             reused = int(out.local_tokens[request] + out.fetched_tokens[request])
             self.credit(out.reused_tokens, index, now, reused)
             self.credit(out.computed_tokens, index, now, int(data.prompt_tokens[request]) - reused)
-            self.change_load(request, now, 0, -int(out.charge[request]))
+            self.routers.change_load(request, now, 0, -int(out.charge[request]))
         else:  # it had been preempted
             out.repeated_tokens[request] += self.at[request] - self.found[request]
         self.credit(out.generated_tokens, index, now, 1)
@@ -453,8 +383,8 @@ class Cluster:
             written = self.global_tier.write(blocks)
             if written and self.inputs.fabric.nodes > 1:
                 tokens = written * self.inputs.engine.cache_block_tokens
-                work = self.nic_work(index, tokens, self.instances[index].computing())
-                self.start_write(index, work, request, now)
+                work = self.transfers.nic_work(index, tokens, self.instances[index].computing())
+                self.transfers.start_write(index, work, request, now)
 
     def complete(self, index: int, request: int, now: int) -> None:
         self.out.done[request] = now
@@ -479,7 +409,7 @@ class Cluster:
     def leave(self, index: int, request: int, now: int) -> None:
         """Let go of the instance that the router chose."""
         self.instances[index].cache.release(self.path(request), self.private[request])
-        self.change_load(request, now, -1, 0)
+        self.routers.change_load(request, now, -1, 0)
 
     # --- KV -------------------------------------------------------------------------------------
 
@@ -505,7 +435,7 @@ class Cluster:
         fetched = self.peers.start_fetch(index, request, max(held, stored), local, now)
         if not fetched and stored > held:
             fetched = self.usable(stored, prompt) - local
-            if fetched and self.start_fetch(index, request, local, fetched, now):
+            if fetched and self.transfers.start_fetch(index, request, local, fetched, now):
                 self.global_tier.touch(path[:stored])
             else:
                 fetched = 0
@@ -533,7 +463,7 @@ class Cluster:
         """Note what came and went in an instance's KV, for accounts and routers."""
         self.account(index, now)
         changes = self.instances[index].cache.changes
-        self.index_log += [(now, index, *change) for change in changes]
+        self.routers.index_log += [(now, index, *change) for change in changes]
         changes.clear()
 
     def account(self, index: int, now: int) -> None:
@@ -549,138 +479,8 @@ class Cluster:
         inside = overlap(self.inputs.window, instance.held_since, now)
         self.out.held_token_ticks[index] += float(instance.held) * float(inside)
 
-    # --- links ----------------------------------------------------------------------------------
-
     def node(self, index: int) -> int:
         return int(self.node_of[index])
-
-    def nic_work(self, index: int, tokens: int, busy: bool) -> float:
-        fabric = self.instances[index].kind.fabric
-        size = -(-tokens // self.inputs.engine.block_tokens)
-        return float((fabric.nic_work_busy if busy else fabric.nic_work_idle)[size])
-
-    def start_fetch(self, index: int, request: int, local: int, fetched: int, now: int) -> bool:
-        """Start a fetch, unless computing is faster."""
-        instance = self.instances[index]
-        kind, fabric = instance.kind, instance.kind.fabric
-        work = self.nic_work(index, fetched, instance.computing()) if fabric.nodes > 1 else 0.0
-        size = fetched / self.inputs.engine.block_tokens * fabric.block_bytes
-        if fabric.recompute_if_faster:
-            share = fabric.pcie_bytes_per_s / (len(instance.pcie.flows) + 1)
-            seconds = size / share
-            if work > 0.0:
-                seconds = max(seconds, work / self.nics.read_rate(self.node(index)))
-            recompute = prefill_ticks(kind.model, fetched, local, kind.engine.token_budget)
-            if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
-                return False
-        if self.out.first_token[request] < 0:
-            self.out.fetch_start[request] = now
-        self.legs[request] = 1
-        self.start_pcie(index, size, request, now)
-        if work > 0.0:
-            self.legs[request] = 2
-            self.start_nic(2 * self.node(index), work, request, now)
-        return True
-
-    def start_write(self, index: int, work: float, request: int, now: int) -> None:
-        """Start a write; one of the same request that is still under way joins it."""
-        if self.writes[request] >= 0:
-            self.nics.advance(now)
-            work += self.nics.classes[self.writes[request]].cancel(request)
-        self.writes[request] = 2 * self.node(index) + 1
-        self.start_nic(self.writes[request], work, request, now)
-
-    def cancel_fetch(self, index: int, request: int, now: int) -> None:
-        """Cut off the transfers of a fetch that are still under way."""
-        if not self.legs[request]:
-            return
-        self.legs[request] = 0
-        self.end_transfer(request, now)
-        self.advance_pcie(index, now)
-        self.instances[index].pcie.cancel(request)
-        self.schedule_pcie(index, now)
-        if self.inputs.fabric.nodes > 1:
-            self.nics.advance(now)
-            self.nics.classes[2 * self.node(index)].cancel(request)
-            self.schedule_nics(now)
-
-    def start_pcie(self, index: int, size: float, request: int, now: int) -> None:
-        self.advance_pcie(index, now)
-        self.instances[index].pcie.add(size, request)
-        self.schedule_pcie(index, now)
-
-    def start_nic(self, kind: int, work: float, request: int, now: int) -> None:
-        self.nics.advance(now)
-        self.nics.classes[kind].add(work, request)
-        self.schedule_nics(now)
-
-    def schedule_nics(self, now: int) -> None:
-        self.nics.set_rates()
-        self.nic_version += 1
-        following = self.nics.next_event()
-        if following is not None:
-            self.push(now + following[0], LINK, following[1], self.nic_version)
-
-    def advance_pcie(self, index: int, now: int) -> None:
-        instance = self.instances[index]
-        if instance.pcie.flows:
-            rate = instance.pcie.rate
-            instance.pcie.served += rate * ((now - instance.pcie_now) * 1e-12)
-            inside = overlap(self.inputs.window, instance.pcie_now, now) * 1e-12
-            self.out.pcie_bytes[index] += len(instance.pcie.flows) * rate * inside
-        instance.pcie_now = now
-
-    def schedule_pcie(self, index: int, now: int) -> None:
-        instance = self.instances[index]
-        instance.pcie_version += 1
-        if instance.pcie.flows:
-            rate = instance.kind.fabric.pcie_bytes_per_s
-            instance.pcie.rate = rate / len(instance.pcie.flows)
-            tick = now + instance.pcie.ticks_left()
-            self.push(tick, LINK, 2 * self.inputs.fabric.nodes + index, instance.pcie_version)
-
-    def link_version(self, index: int) -> int:
-        nics = 2 * self.inputs.fabric.nodes
-        if nics <= index < nics + len(self.instances):
-            return self.instances[index - nics].pcie_version
-        return self.nic_version
-
-    def on_link(self, index: int, now: int) -> None:
-        nics = 2 * self.inputs.fabric.nodes
-        if index < nics:
-            self.nics.advance(now)
-            request = self.nics.classes[index].pop()
-            self.schedule_nics(now)
-            if index % 2:
-                self.writes[request] = -1
-                return  # a write: nobody waits for it
-        elif index >= nics + len(self.instances):
-            request = index - nics - len(self.instances)
-            self.end_transfer(request, now)
-        else:
-            instance = self.instances[index - nics]
-            self.advance_pcie(index - nics, now)
-            request = instance.pcie.pop()
-            self.schedule_pcie(index - nics, now)
-        self.legs[request] -= 1
-        if not self.legs[request]:
-            # KV on its way to the decode pool has no fixed time: docs/simulate.md
-            sent = self.pool.exists and self.out.first_token[request] >= 0
-            reader = self.instances[self.out.instance[request]]
-            self.due[request] = now + (0 if sent else reader.kind.fabric.fixed_fetch_ticks)
-            self.push_fetched(request)
-
-    def push_fetched(self, request: int) -> None:
-        """Let a fetch be done when it is due."""
-        self.push(self.due[request], FETCHED, request)
-
-    def end_transfer(self, request: int, now: int) -> None:
-        """Take KV off the NICs that was sent from one node to another, or is not wanted now."""
-        left = [t for t in self.nics.transfers if t.request != request]
-        if len(left) < len(self.nics.transfers):
-            self.nics.advance(now)
-            self.nics.transfers = left
-            self.schedule_nics(now)
 
     # --- results --------------------------------------------------------------------------------
 
@@ -688,36 +488,3 @@ class Cluster:
         window = self.inputs.window
         if window.start <= now < window.end:
             table[index, (now - window.start) // window.bin_ticks] += tokens
-
-    def finish(self, now: int) -> Replay:
-        out, nodes = self.out, self.inputs.nodes
-        if self.inputs.fabric.nodes > 1:
-            self.nics.advance(now)
-        out.nic_work_bytes = self.nics.work
-        for index, instance in enumerate(self.instances):
-            self.add_held(index, now)
-            self.advance_pcie(index, now)
-            if instance.step_start >= 0:
-                out.busy_ticks[index] += overlap(self.inputs.window, instance.step_start, now)
-        out.failed = self.tries.table()
-        self.catch_up(now + max(self.inputs.signals.load_age_ticks, 0))
-        for router in self.routers:
-            out.loads_end += np.array(router.loads)
-            out.unprefilled_end += np.array(router.unprefilled)
-        out.order = np.array(self.order, dtype=np.int64)
-        starts, size = self.first_block, nodes.parent.size
-
-        def per_node(blocks: Iterable[int]) -> np.ndarray:
-            at = np.searchsorted(starts, np.array(sorted(blocks), dtype=np.int64), "right") - 1
-            return np.bincount(at, minlength=size).astype(np.int64)
-
-        prefilling = self.instances[: self.inputs.fabric.prefill_instances]
-        out.held_blocks = np.stack([per_node(i.cache.cached) for i in prefilling], axis=1)
-        out.global_held_blocks = per_node(self.global_tier.blocks)
-        self.counts["inserted_blocks"] = sum(i.cache.inserted for i in self.instances)
-        self.counts["evicted_blocks"] = sum(i.cache.evicted for i in self.instances)
-        self.counts["global_written_blocks"] = self.global_tier.written
-        self.counts["global_evicted_blocks"] = self.global_tier.evicted
-        out.counts = {"steps": 0, **self.counts}
-        out.end_tick = now
-        return out

@@ -23,12 +23,12 @@ def on_fault(cluster: Cluster, entry: int, now: int) -> None:
     elif what == UP:
         cluster.instances[where].down = False
     elif what == HIDDEN:
-        cluster.available[where] = False
+        cluster.routers.available[where] = False
         if cluster.inputs.signals.hit_index == BLIND:
-            for router in cluster.routers:
+            for router in cluster.routers.each:
                 router.blocks[where] = set()
     elif what == SEEN:
-        cluster.available[where] = True
+        cluster.routers.available[where] = True
     else:
         cluster.nodes_up += 1 if what == NODE_BACK else -1
         cluster.global_tier.capacity = fabric.global_blocks * cluster.nodes_up // fabric.nodes

@@ -77,7 +77,7 @@ class Peers:
                 busy = instance.computing()
                 table = fabric.transfer_work_busy if busy else fabric.transfer_work_idle
                 work = float(table[blocks])
-                seconds = max(seconds, work / cluster.nics.transfer_rate(there, here))
+                seconds = max(seconds, work / cluster.transfers.nics.transfer_rate(there, here))
         if fabric.recompute_if_faster:
             recompute = prefill_ticks(kind.model, fetched, local, engine.token_budget)
             if seconds * TICKS_PER_S + fabric.fixed_fetch_ticks > recompute:
@@ -85,17 +85,15 @@ class Peers:
         if cluster.out.first_token[request] < 0:
             cluster.out.fetch_start[request] = now
         if direct:
-            cluster.legs[request] = 0
+            cluster.transfers.legs[request] = 0
             cluster.due[request] = now + math.ceil(seconds * TICKS_PER_S) + fabric.fixed_fetch_ticks
             cluster.push_fetched(request)
             return True
-        cluster.legs[request] = 1
-        cluster.start_pcie(index, size, request, now)
+        cluster.transfers.legs[request] = 1
+        cluster.transfers.start_pcie(index, size, request, now)
         if here != there:
-            cluster.legs[request] = 2
-            cluster.nics.advance(now)
-            cluster.nics.transfers.append(Transfer(request, there, here, work))
-            cluster.schedule_nics(now)
+            cluster.transfers.legs[request] = 2
+            cluster.transfers.send(Transfer(request, there, here, work), now)
         return True
 
     def source(self, request: int) -> int:

@@ -98,16 +98,14 @@ class DecodePool:
         out.decode_instance[request] = chosen
         tokens = int(cluster.inputs.requests.prompt_tokens[request]) + engine.fixed_state_tokens
         blocks = -(-tokens // engine.block_tokens)
-        cluster.legs[request] = 1
-        cluster.start_pcie(chosen, blocks * fabric.block_bytes, request, now)
+        cluster.transfers.legs[request] = 1
+        cluster.transfers.start_pcie(chosen, blocks * fabric.block_bytes, request, now)
         source, target = cluster.node(prefilled), cluster.node(chosen)
         if source != target:
-            cluster.legs[request] = 2
+            cluster.transfers.legs[request] = 2
             computing = (cluster.instances[k].computing() for k in (prefilled, chosen))
             table = fabric.transfer_work_busy if any(computing) else fabric.transfer_work_idle
-            cluster.nics.advance(now)
-            cluster.nics.transfers.append(Transfer(request, source, target, float(table[blocks])))
-            cluster.schedule_nics(now)
+            cluster.transfers.send(Transfer(request, source, target, float(table[blocks])), now)
 
     def arrive(self, request: int, now: int) -> None:
         """Take in a request whose KV is complete; its prefill instance keeps the prefix only."""
@@ -168,12 +166,12 @@ class DecodePool:
     def stop_sending(self, request: int, prefilled: int, chosen: int, now: int) -> None:
         """Cut off the transfer of a request's KV."""
         cluster = self.cluster
-        cluster.legs[request] = 0
-        cluster.advance_pcie(chosen, now)
+        cluster.transfers.legs[request] = 0
+        cluster.transfers.advance_pcie(chosen, now)
         cluster.instances[chosen].pcie.cancel(request)
-        cluster.schedule_pcie(chosen, now)
+        cluster.transfers.schedule_pcie(chosen, now)
         if cluster.node(prefilled) != cluster.node(chosen):
-            cluster.end_transfer(request, now)
+            cluster.transfers.end_transfer(request, now)
 
     def release(self, index: int, request: int) -> None:
         """Free the KV of a complete request."""

@@ -51,7 +51,7 @@ def end_try(cluster: Cluster, request: int, cause: int, now: int) -> int:
     reached = out.ready[request] >= 0
     if index >= 0 and not sent and (not cluster.inputs.signals.scraped or reached):
         unprefilled = int(out.charge[request]) if first_token < 0 else 0
-        cluster.change_load(request, now, -1, -unprefilled)
+        cluster.routers.change_load(request, now, -1, -unprefilled)
     where = index
     in_queue = index >= 0 and request in cluster.instances[index].waiting
     in_engine = out.admitted[request] >= 0 and not in_queue
@@ -135,7 +135,7 @@ def leave_engine(cluster: Cluster, request: int, now: int) -> tuple[int, int]:
         whole = cluster.at[request]
         if request in instance.fetching:
             instance.fetching.remove(request)
-            cluster.cancel_fetch(index, request, now)
+            cluster.transfers.cancel_fetch(index, request, now)
             cluster.released = cluster.peers.release(request, now)
             whole = 0
         else:

@@ -130,8 +130,8 @@ def simulate_in_detail(
     """
     from smetric_model.simulate import engine
     from smetric_model.simulate.checks import broken_laws
+    from smetric_model.simulate.outcome_row import outcome_of
     from smetric_model.simulate.prepare import check_simulated, prepare
-    from smetric_model.simulate.tables import outcome_of
     from smetric_model.simulate.workload import replayed_trace
 
     tell = progress or (lambda _text: None)

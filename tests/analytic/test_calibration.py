@@ -183,6 +183,9 @@ def test_a_wrong_measurements_file_says_where(tmp_path: Path) -> None:
     path.write_text("id,model\na,b\n")
     with pytest.raises(SpecError, match=r"m\.csv: missing columns dtype"):
         read_measurements(path)
+    path.write_text('{"a": 1}\n{"b": 1}\n{"a": 1, "b": 2, "c": 3}\n')
+    with pytest.raises(SpecError, match=r"m\.csv: no CSV of measurements .* columns are id, model"):
+        read_measurements(path)
     columns = "id,model,dtype,gpu,n_gpus,engine,batch,input_len,output_len,metric,value,unit,notes"
     path.write_text(columns + "\na,,,,,,,,,,fast,ms,\n")
     with pytest.raises(SpecError, match=r"m\.csv:2: value 'fast' is not a number"):

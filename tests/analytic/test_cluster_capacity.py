@@ -52,3 +52,14 @@ def test_no_rate_attains_an_impossible_slo():
     assert found.within_slo_ratio < 0.5
     with pytest.raises(SpecError, match="criterion"):
         predicted_capacity(BASE, "best", demand=demand())
+
+
+@pytest.mark.parametrize("rate_rps", [1.16, 10.0])
+def test_a_capacity_is_the_same_whatever_rate_is_asked_for(rate_rps):
+    wanted = predicted_capacity(BASE, "attainment", demand=demand())
+    other = predicted_capacity(
+        BASE.replace(**{"workload.rate_rps": rate_rps}), "attainment", demand=demand()
+    )
+    assert (other.rate_rps, other.saturation_rps) == pytest.approx(
+        (wanted.rate_rps, wanted.saturation_rps), rel=1e-9
+    )

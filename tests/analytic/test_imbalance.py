@@ -88,6 +88,8 @@ def test_session_ratio_says_how_much_returns():
     own = imbalance(solved, "processed_tokens", 60.0, RequestWeights(1.0, 0.0))
     rate = solved.cluster.rate_per_instance_rps
     assert own.from_weights == pytest.approx(1 / (60 * rate))
+    parts = own.from_counts + own.from_weights + own.lasting
+    assert own.squared_variation == pytest.approx(parts)
     shared = imbalance(solved, "processed_tokens", 60.0, RequestWeights(1.0, 1.0))
     # a session comes back every 18 s or so: about four times in the window
     assert 2.5 < shared.from_weights / own.from_weights < 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -88,6 +88,45 @@ def test_tries_are_limited_and_it_is_said() -> None:
     assert check.instances is None
     assert not check.complete
     assert len(check.tries) == MOST_TRIES
+
+
+class Tabled(Known):
+    """Simulations by a table: shares within SLO that a plan's own search met, in per cent."""
+
+    MET: ClassVar[dict[int, float]] = {
+        17: 0.7, 18: 1.4, 20: 5.6, 24: 20.4, 32: 54.3, 40: 91.7, 41: 94.7, 42: 96.5, 43: 97.5,
+        44: 98.7, 48: 99.8,
+    }  # fmt: skip
+
+    def simulate(
+        self, designs: Mapping[str, Scenario], seeds: Sequence[int]
+    ) -> list[list[dict[str, Any]]]:
+        answers = super().simulate(designs, seeds)
+        for scenario, rows in zip(designs.values(), answers, strict=True):
+            for row in rows:
+                row["within_slo_ratio"] = self.MET[scenario.cluster.instances] / 100
+                row["arrival_rate_rps"] = 7.5
+        return answers
+
+
+@pytest.mark.parametrize("most", [8, MOST_TRIES])
+def test_the_answer_is_the_fewest_of_all_tries(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    # far from the closed form, the search may be cut short at 44, and tries for the range go on
+    monkeypatch.setattr("smetric_model.designing.check.MOST_TRIES", most)
+    check = checked(Tabled(0), 17, ranged=True)
+    assert check.instances == 42
+    assert check.refuted == 41
+    assert check.complete
+    assert (check.low, check.high) == (42, 42)
+    at = check.at
+    assert at is not None
+    assert (at.mean, at.arrival_rate_rps) == pytest.approx((0.965, 7.5))
+
+
+def test_a_search_cut_short_says_which_numbers_it_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smetric_model.designing.check.MOST_TRIES", 7)
+    check = checked(Tabled(0), 17)
+    assert (check.refuted, check.instances, check.complete) == (40, 48, False)
 
 
 def test_what_cannot_be_simulated_is_asked_once() -> None:

@@ -13,7 +13,9 @@ from smetric_model.analytic.demand import cluster_of, demand_of, trace_of
 from smetric_model.analytic.predict import predict
 from smetric_model.designing import DesignSpace, Prices, plan
 from smetric_model.designing.closed_form import size_design, sized
+from smetric_model.designing.costs import token_costs
 from smetric_model.designing.engine_time import CLASSES
+from smetric_model.designing.prices import bill_of
 from smetric_model.designing.rows import spent_text
 from smetric_model.designing.sensitivity import with_outputs
 from smetric_model.errors import SpecError
@@ -132,6 +134,68 @@ def test_two_pools_share_the_bill_by_pool(search_scenario: Scenario) -> None:
     # the decode pool reads prompts' KV: output bears no more than that pool
     assert 0 < row["gpu_output_ratio"] <= row["decode_instances"] / row["instances"]
     assert sum(row[f"gpu_{name}_ratio"] for name in CLASSES) == pytest.approx(1.0)
+
+
+PRICED = {
+    "colocated": {},
+    "no tier": {"global_tier.bytes_per_node": 0.0},
+    "two GPUs an instance, two NICs": {"engine.tp": 2, "cluster.nics_per_node": 2},
+    "one node": {"workload.rate_rps": 0.05, "cluster.instances": 1},
+    "two pools": {
+        "cluster.serving": "disaggregated",
+        "cluster.instances": 8,
+        "cluster.prefill_instances": 4,
+        "cluster.decode_instances": 4,
+    },
+    "two pools, no tier, four NICs": {
+        "cluster.serving": "disaggregated",
+        "cluster.instances": 8,
+        "cluster.prefill_instances": 4,
+        "cluster.decode_instances": 4,
+        "cluster.nics_per_node": 4,
+        "global_tier.bytes_per_node": 0.0,
+    },
+    "a preset": {"workload.trace": None, "workload.preset": "bailian-trace-1-short"},
+}
+
+
+@pytest.mark.parametrize("name", PRICED)
+def test_costs_of_the_classes_times_their_tokens_are_the_bill(
+    search_scenario: Scenario, name: str
+) -> None:
+    """With prices of GPUs, memory, NICs and nodes, and of each alone."""
+    asked = search_scenario.replace(**PRICED[name])
+    row = size_design(asked)
+    sized_to = with_instances(asked, int(row["instances"]))
+    parts = {
+        "gpu_hour": {"H20": 2.0},
+        "host_memory_gb_hour": 0.002,
+        "nic_gbps_hour": 0.005,
+        "node_hour": 1.0,
+    }
+    alone = [{"gpu_hour": {"H20": 0.0}} | {k: v} for k, v in parts.items()]
+    costs = []
+    for given in (parts, *alone):
+        bill = bill_of(sized_to, Prices(**given))  # type: ignore[arg-type]
+        found = token_costs(bill, row)
+        borne = {
+            kind: getattr(found, kind) * row[f"{kind}_tps"] * 3600 / 1e6
+            for kind in CLASSES
+            if row[f"{kind}_tps"] > 0
+        }
+        assert sum(borne.values()) == pytest.approx(bill.total, rel=1e-9)
+        assert found.total * sum(row[f"{kind}_tps"] for kind in CLASSES) * 3600 / 1e6 == (
+            pytest.approx(bill.total, rel=1e-9)
+        )
+        costs.append((bill.total, borne))
+    # what is paid for by itself adds up to what is paid for together, class by class
+    assert sum(total for total, _ in costs[1:]) == pytest.approx(costs[0][0])
+    for kind, whole in costs[0][1].items():
+        assert sum(borne[kind] for _, borne in costs[1:]) == pytest.approx(whole)
+    memory = costs[2][1]
+    if row["global_ratio"] > 0:  # the tier is there for what is reused
+        assert memory["reused_prompt"] == pytest.approx(costs[2][0])
+    assert (costs[2][0] > 0) == (asked.global_tier.bytes_per_node > 0)
 
 
 def test_no_router_is_beyond_the_bound(small_search: DesignPlan) -> None:

@@ -12,6 +12,7 @@ import pytest
 from smetric_model.designing import DesignSpace, Prices
 from smetric_model.designing.check import Check, Try
 from smetric_model.designing.choices import cheaper, which_policy
+from smetric_model.designing.figures import designs_figure, sensitivity_figure
 from smetric_model.designing.marginals import marginals
 from smetric_model.designing.optimum import fewest_by_volume
 from smetric_model.designing.pools import far_more, what_pools
@@ -19,6 +20,7 @@ from smetric_model.designing.prices import bill_of
 from smetric_model.designing.recommended import cheapest_of, recommended_of
 from smetric_model.designing.results import Answer, DesignPlan, DesignResult, Goal, Optimum
 from smetric_model.designing.rows import counted_units, rate_text, tried_text
+from smetric_model.designing.sensitivity import Sensitivity
 from smetric_model.designing.verdicts import NOTHING, closed_form_gap, difference
 from smetric_model.designing.words import answers
 from smetric_model.designing.worth import what_optimal, worth_it
@@ -396,3 +398,66 @@ def test_two_pools_have_their_answer_with_what_limits_them() -> None:
     even = planned(given, split("50% prefill", 0.5, 28, "decode_kv"))
     assert NOTHING in said(what_pools(even))
     assert what_pools(planned(given)) is None
+
+
+def test_what_closed_form_and_simulation_disagree_about_is_said_first() -> None:
+    link = {"cluster.nic_bytes_per_s": 50e9}
+    as_given = design("as given", 17, simulated(42, 17), exact=16.9)
+    plan = planned(as_given, design("link 400 Gbps", 16, simulated(28, 16), link, exact=15.3))
+    (text,) = plan.warnings
+    assert "disagree here: 17 instances by the closed form, 42 simulated, as given" in text
+    assert "2 of the 2 designs" in text
+    # simulation decides what both were simulated for, by whatever the closed form says
+    answer = said(worth_it(plan, "cluster.nic_bytes_per_s"))
+    assert answer.startswith("It depends on the price: 400 Gbps")
+    assert "saves 14 GPUs, simulated (by the closed form 1.6)" in answer
+    assert "of 2 designs compared: link 400 Gbps needs 28 GPUs, as given 42" in said(cheaper(plan))
+    assert plan.recommended == "link 400 Gbps"
+    near = planned(design("as given", 15, simulated(14, 15, 13, 16)))
+    assert near.warnings == ()
+    assert planned(design("as given", 17)).warnings == ()  # nothing was simulated
+
+
+def test_even_the_largest_number_tried_is_too_few() -> None:
+    tried = Try(60, (0.4, 0.5, 0.6), 0.5, 0.2, 95.0, 100.0, 1.0, 0.02)
+    plan = planned(design("as given", 17, Check(None, None, None, 17, (tried,), False)))
+    assert "finds even 60 too few" in plan.warnings[0]
+
+
+def test_windows_at_another_rate_are_said() -> None:
+    check = simulated(14, 14)
+    at = replace(check.tries[0], arrival_rate_rps=2.6)
+    (text,) = planned(design("as given", 14, replace(check, tries=(at,)))).warnings
+    assert "had 2.6 requests/s on average where 3 requests/s are asked for" in text
+    assert "smaller rate" in text
+    at = replace(at, arrival_rate_rps=2.9)
+    assert planned(design("as given", 14, replace(check, tries=(at,)))).warnings == ()
+
+
+def test_labels_of_bars_that_are_nothing_stand_apart() -> None:
+    moves = [
+        Sensitivity("slo.ttft", "TTFT SLO", change, factor, 1.0, 0.0, 10.0)
+        for change, factor in (("+25%", 1.25), ("−20%", 0.8))
+    ]
+    moves += [
+        Sensitivity("outputs", "outputs", "+20%", 1.2, 1.0, -0.1, 10.5),
+        Sensitivity("outputs", "outputs", "−20%", 0.8, 1.0, -0.1, 10.0),
+        Sensitivity("workload.rate_rps", "requests/s", "+20%", 1.2, 1.0, math.nan, 12.0),
+        Sensitivity("workload.rate_rps", "requests/s", "−20%", 0.8, 1.0, math.nan, 8.0),
+    ]
+    plan = replace(planned(design("as given", 10)), sensitivities=tuple(moves))
+    (axes,) = sensitivity_figure(plan).axes
+    sides: dict[float, set[str]] = {}
+    for label in axes.texts:
+        sides.setdefault(label.xy[1], set()).add(str(label.get_horizontalalignment()))
+    assert list(sides.values()) == [{"left", "right"}] * 3
+
+
+def test_the_chart_shows_where_simulation_puts_the_given_design() -> None:
+    plan = planned(design("as given", 17, simulated(42, 17)), policy("bailian", 17))
+    plan = replace(
+        plan, designs=tuple(replace(d, row={**d.row, "ttft_p90_s": 2.0}) for d in plan.designs)
+    )
+    (axes,) = designs_figure(plan).axes
+    costs = {float(x) for line in axes.lines for x in line.get_xdata()}  # type: ignore[union-attr]
+    assert costs == {17.0, 42.0}

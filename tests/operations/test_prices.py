@@ -134,6 +134,22 @@ def test_alike_instances_are_a_sum(scenario: Scenario, trace: Trace, demand: Dem
     assert found["bound_rps"] >= found["sum_attainment_rps"]
 
 
+def test_unequal_instances_are_simulated(scenario: Scenario, trace: Trace) -> None:
+    groups = [{"gpu": "H20", "instances": 10}, {"tp": 1, "instances": 6}]
+    short = scenario.replace(groups=groups).replace(
+        **{"workload.window_s": 200.0, "workload.warmup_s": 200.0}
+    )
+    found = mixed_cluster(short, seeds=1, trace=trace)
+    # ten of sixteen get ten sixteenths, by either source; at equal shares the SLO is nearly met
+    for source in ("equal_load", "simulated"):
+        assert found[f"{source}_share_0_ratio"] == pytest.approx(10 / 16, abs=0.04)
+        shares = [found[f"{source}_share_{group}_ratio"] for group in (0, 1)]
+        assert sum(shares) == pytest.approx(1.0, abs=0.02)
+    assert found["simulated_equal_share_within_slo_ratio"] > 0.9
+    assert set(found.tables["simulated"]["at"]) == {"equal_load", "equal_share"}
+    assert any("Simulated under smetric" in text for text in found.words)
+
+
 def test_unequal_instances_are_in_order(scenario: Scenario, trace: Trace) -> None:
     groups = [{"instances": 8}, {"gpu": "H100", "instances": 8}]
     found = mixed_cluster(scenario.replace(groups=groups), trace=trace)

@@ -18,7 +18,8 @@ from smetric_model.scenario import Scenario
 from smetric_model.simulate import engine, reference, simulate, simulate_in_detail
 from smetric_model.simulate.checks import replay_violations
 from smetric_model.simulate.inputs import Clients
-from smetric_model.simulate.tables import inflight_bins, nic_utilisations
+from smetric_model.simulate.outcome_row import nic_utilisations
+from smetric_model.simulate.tables import inflight_bins
 
 MS = 10**9
 STEP = NOTHING._replace(gap_s=1e-3)

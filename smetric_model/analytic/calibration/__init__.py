@@ -6,6 +6,8 @@ Three fits, each few-parametric and bounded:
 2. *sglang*: whole requests at batch 1 over model sizes, dtypes and lengths;
 3. *vllm*: single requests of one model (cold, cached, beside decodes).
 
+Requests timed on engines of one's own are fitted on top of these (:func:`fit_requests`).
+
 What an engine's rows cannot identify is taken from the kernel families and says so in its
 provenance.  Errors are relative, the loss is least squares on logarithms, and each fit reports
 its error on rows it did not see: every group of rows is left out in turn, refitted without, and
@@ -28,6 +30,12 @@ from smetric_model.analytic.calibration.measurements import (
     kernel_rows,
     read_measurements,
 )
+from smetric_model.analytic.calibration.own_requests import (
+    fit_requests,
+    hardly_told,
+    is_requests,
+    read_requests,
+)
 from smetric_model.analytic.calibration.starting_point import starting_point
 
 __all__ = [
@@ -38,9 +46,13 @@ __all__ = [
     "engine_rows",
     "fit_engine",
     "fit_kernels",
+    "fit_requests",
+    "hardly_told",
+    "is_requests",
     "kernel_rows",
     "predict_engine_row",
     "read_measurements",
+    "read_requests",
     "starting_point",
     "to_table",
 ]

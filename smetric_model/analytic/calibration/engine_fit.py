@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 from smetric_model.analytic.calibration.measurements import engine_rows
 from smetric_model.analytic.efficiencies import Efficiencies
@@ -18,7 +18,15 @@ from smetric_model.catalog.gpu import Gpu
 from smetric_model.catalog.instance import InstanceSpec
 from smetric_model.catalog.llm import get_llm
 
-__all__ = ["PARAMETERS", "EngineFit", "Parameter", "fit_engine", "predict_engine_row"]
+__all__ = [
+    "PARAMETERS",
+    "EngineFit",
+    "Parameter",
+    "Prior",
+    "fit_engine",
+    "fit_rows",
+    "predict_engine_row",
+]
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,22 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Prior:
+    """How far rows and numbers are expected to be off, as standard deviations of logarithms.
+
+    Attributes
+    ----------
+    row_sd : float
+        Of a row: its noise, and what the form does not say.
+    number_sd : float
+        Of a number from where it starts.
+    """
+
+    row_sd: float
+    number_sd: float
+
+
+@dataclass(frozen=True)
 class EngineFit:
     """Result of one fit.
 
@@ -65,14 +89,22 @@ class EngineFit:
         Parameters that ended on a bound: the rows do not identify them further.
     quality : dict of str to float
         Number of rows and errors, as stored beside the numbers.
+    parameters : tuple of Parameter
+        What was fitted.
+    spread_ratio : dict of str to float
+        Standard error of the logarithm of each number, where the fit had a prior.
     """
 
     efficiencies: Efficiencies
     rows: pd.DataFrame
     at_bound: tuple[str, ...]
     quality: dict[str, float]
+    parameters: tuple[Parameter, ...] = ()
+    spread_ratio: Mapping[str, float] = field(default_factory=dict)
 
 
+#: what counts as no cost at all, as a share of a number's range
+_NEAR_ZERO = 1e-3
 #: best published kernels on H20 reach 0.966 of the dense peak; nothing fitted may claim more
 _BEST_COMPUTE = 0.97
 _BEST_BANDWIDTH = 0.95
@@ -138,7 +170,7 @@ def predict_engine_row(row: Any, gpu: Gpu, efficiencies: Efficiencies | None = N
         engine=row.engine,
         mode=row.mode,
         weight_dtype=row.weight_dtype,
-        kv_dtype="bf16",
+        kv_dtype=getattr(row, "kv_dtype", "bf16"),
     )
     latency = request_latency(
         instance,
@@ -189,7 +221,54 @@ def fit_engine(
         np.sqrt(1.0 / every.groupby(group)["id"].transform("size")) if engine == "vllm" else 1.0
     )
     every = every.assign(group=group, weight=weight)
-    parameters = PARAMETERS[engine]
+    source = f"fitted on {len(every)} rows of {', '.join(sorted(_families(every['id'])))}"
+    return fit_rows(
+        every, gpu, start, engine, PARAMETERS[engine], source, leave_out, progress=progress
+    )
+
+
+def fit_rows(
+    every: pd.DataFrame,
+    gpu: Gpu,
+    start: Efficiencies,
+    engine: str,
+    parameters: tuple[Parameter, ...],
+    source: str,
+    leave_out: bool = True,
+    prior: Prior | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> EngineFit:
+    r"""Fit some efficiencies to rows by least squares on logarithms.
+
+    Minimised is :math:`\sum_i w_i^2 \ln^2(\mathrm{model}_i/\mathrm{measured}_i)`, with a prior plus
+    :math:`\sum_j (\sigma/\sigma_0)^2 \ln^2(x_j/x_{0j})`: the mode of the posterior where rows are
+    off by :math:`\sigma` and numbers by :math:`\sigma_0` from where they start.
+
+    Parameters
+    ----------
+    every : DataFrame
+        Columns of :func:`engine_rows`, and ``group`` (left out together) and ``weight``.
+    gpu : Gpu
+        The GPU they were measured on.
+    start : Efficiencies
+        Where the search starts; numbers that are not fitted are kept.
+    engine : str
+        For messages and the result's name.
+    parameters : tuple of Parameter
+        What is fitted.
+    source : str
+        Provenance of the fitted numbers.
+    leave_out, progress
+        As in :func:`fit_engine`.
+    prior : Prior, optional
+        Without one the rows alone decide.
+
+    Returns
+    -------
+    EngineFit
+    """
+    scale = np.array([p.upper - p.lower for p in parameters])
+    low = np.array([p.lower for p in parameters])
 
     def build(x: NDArray[np.float64]) -> Efficiencies:
         values = start
@@ -201,29 +280,32 @@ def fit_engine(
         predicted = np.array([predict_engine_row(r, gpu, values) for r in rows.itertuples()])
         return np.asarray(np.log(predicted / rows["value_s"].to_numpy()))
 
-    def solve(rows: pd.DataFrame, x0: NDArray[np.float64]) -> NDArray[np.float64]:
-        scale = np.array([p.upper - p.lower for p in parameters])
-        low = np.array([p.lower for p in parameters])
+    def logarithm(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.log(x + _NEAR_ZERO * scale))  # a cost may be nothing
+
+    def solve(rows: pd.DataFrame, x0: NDArray[np.float64]) -> OptimizeResult:
         weight = rows["weight"].to_numpy()
 
         def residual(u: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.asarray(errors(build(low + u * scale), rows) * weight)
+            x = low + u * scale
+            off = errors(build(x), rows) * weight
+            if prior is None:
+                return np.asarray(off)
+            moved = (logarithm(x) - logarithm(x0)) * (prior.row_sd / prior.number_sd)
+            return np.concatenate((off, moved))
 
-        result = least_squares(
+        return least_squares(
             residual,
             (x0 - low) / scale,
             bounds=(0.0, 1.0),
             diff_step=np.full(len(parameters), 1e-4),
             xtol=1e-6,
         )
-        return np.asarray(low + result.x * scale)
 
     x0 = np.array([np.clip(p.get(start), p.lower, p.upper) for p in parameters])
-    inside = 1e-3 * np.array([p.upper - p.lower for p in parameters])
-    bounds_low = np.array([p.lower for p in parameters]) + inside
-    bounds_high = np.array([p.upper for p in parameters]) - inside
-    x0 = np.clip(x0, bounds_low, bounds_high)
-    x = solve(every, x0)
+    x0 = np.clip(x0, low + 1e-3 * scale, low + (1 - 1e-3) * scale)
+    result = solve(every, x0)
+    x = low + result.x * scale
     fitted = build(x)
     error = np.exp(errors(fitted, every)) - 1
     left_out = np.full(len(every), np.nan)
@@ -233,7 +315,7 @@ def fit_engine(
                 progress(f"{engine}: left out {name}")
             rest = every[every["group"] != name]
             # from the same start: what no other row identifies stays there
-            without = build(solve(rest, x0))
+            without = build(low + solve(rest, x0).x * scale)
             members = (every["group"] == name).to_numpy()
             left_out[members] = np.exp(errors(without, every[members])) - 1
     quality = {
@@ -246,10 +328,10 @@ def fit_engine(
             "left_out_median_error_ratio": round(float(np.median(np.abs(left_out))), 4),
             "left_out_largest_error_ratio": round(float(np.max(np.abs(left_out))), 4),
         }
-    source = f"fitted on {len(every)} rows of {', '.join(sorted(_families(every['id'])))}"
     fitted = replace(
         fitted,
         fitted_for=f"{gpu.name}/{engine}",
+        carried_over=False,
         provenance={**start.provenance, **{p.name: source for p in parameters}},
     )
     at_bound = tuple(
@@ -257,9 +339,14 @@ def fit_engine(
         for p, number in zip(parameters, x, strict=True)
         if min(number - p.lower, p.upper - number) < 1e-3 * (p.upper - p.lower)
     )
+    spread: dict[str, float] = {}
+    if prior is not None:
+        covariance = np.linalg.inv(result.jac.T @ result.jac) * prior.row_sd**2
+        sd = np.sqrt(np.diag(covariance)) * scale / (x + _NEAR_ZERO * scale)
+        spread = {p.name: float(each) for p, each in zip(parameters, sd, strict=True)}
     rows = every.drop(columns="weight").assign(
         fitted_s=every["value_s"] * (1 + error),
         error_ratio=error,
         left_out_error_ratio=left_out,
     )
-    return EngineFit(fitted, rows, at_bound, quality)
+    return EngineFit(fitted, rows, at_bound, quality, parameters, spread)

@@ -54,7 +54,13 @@ def read_measurements(path: str | Path) -> pd.DataFrame:
     SpecError
         If columns are missing, or a value is no number.
     """
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"{path}: no CSV of measurements ({str(error).strip()}); columns are"
+            f" {', '.join(_COLUMNS)}"
+        ) from None
     missing = [name for name in _COLUMNS if name not in table]
     if missing:
         raise SpecError(f"{path}: missing columns {', '.join(missing)}")

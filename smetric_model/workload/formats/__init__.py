@@ -108,11 +108,15 @@ def sniff(path: Path) -> str:
         if metadata_value(path) is not None:
             return "smetric"
         return _known(parquet_columns(path), path, None)
-    for _, line in read_lines(path):
-        csv = None if line[:1] in (b"{", b"[") else _csv.sniff_line(line)
+    for number, line in read_lines(path):
+        if line.lstrip()[:1] in (b"{", b"["):
+            break
+        csv = _csv.sniff_line(line)
         if csv is not None:
             return csv
-        break
+        start = line[:80].decode("utf-8", "replace")
+        told = _json_lines.if_toml(path) or _unknown(f"it begins with {start!r}")
+        raise TraceError(told, path, number)
     number, row = _json_lines.first_object(path)
     return _known(list(row), path, number)
 
@@ -120,13 +124,13 @@ def sniff(path: Path) -> str:
 def _known(keys: list[str], path: Path, line: int | None) -> str:
     name = _by_keys(set(keys))
     if name is None:
-        raise TraceError(
-            f"not a known trace format: keys {', '.join(keys[:8])[:200]}; known are "
-            + "; ".join(f"{key} ({what})" for key, what in FORMATS.items()),
-            path,
-            line,
-        )
+        raise TraceError(_unknown(f"keys {', '.join(keys[:8])[:200]}"), path, line)
     return name
+
+
+def _unknown(found: str) -> str:
+    known = "; ".join(f"{key} ({what})" for key, what in FORMATS.items())
+    return f"not a known trace format: {found}; known are {known} (docs/traces.md)"
 
 
 def _by_keys(keys: set[str]) -> str | None:

@@ -87,11 +87,11 @@ def first_object(path: Path) -> tuple[int, dict[str, Any]]:
         try:
             return number, _loads(line)
         except BadLineError as error:
-            raise TraceError(_if_toml(path) or str(error), path, number) from None
+            raise TraceError(if_toml(path) or str(error), path, number) from None
     raise TraceError("no requests in this file: only blank lines", path)
 
 
-def _if_toml(path: Path) -> str | None:
+def if_toml(path: Path) -> str | None:
     """Where a TOML file belongs that was given as a trace; None if it is none."""
     try:
         content = tomllib.loads(read_start(path, _TOML_BYTES).decode())
