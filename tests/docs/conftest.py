@@ -42,6 +42,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, small_trace: Path) -> Pa
     (folder / "router.toml").write_text("")
     (folder / "decisions.jsonl").write_text("")
     (folder / "mine.toml").write_text("")
+    (folder / "my-requests.csv").write_text(
+        "llm,prompt_tokens,quantity,value_s\nQwen3-8B,512,ttft_s,.1\n"
+    )
     (folder / "prices.toml").write_text("[prices.gpu_hour]\nH20 = 1.0\n")
     for name in ("out/smetric", "out/bailian", "out/sweep"):
         (folder / name).mkdir()

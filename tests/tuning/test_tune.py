@@ -268,14 +268,14 @@ def test_recomputation_costs_what_the_cluster_waits_for_one_more_token(rate: flo
             own,
             np.asarray(asked.slo.ttft_s(mixed.prompt), dtype=float),
             asked.slo.tpot_s,
-            cluster._arrivals(routed, instance),
+            cluster._arrivals(routed, instance, mixed.is_free),
         )
         hit = here + mixed.fetched
         work = float(prefill_time_s(cluster.model, mixed.prompt - hit, hit, budget).mean())
         waits = own * (loaded.mean_ttft_s() + loaded.mean_decode_s())
         return work, routed.mean_load, waits
 
-    (work, load, waits), (more, new_load, new_waits) = with_less(0.0), with_less(200.0)
+    (work, load, waits), (more, new_load, new_waits) = with_less(0.0), with_less(50.0)
     added = own * (more - work)
     noise = state.routed.noise
     formula = 1.0 + recompute_delay_s(1.0, own, noise.service_slope)  # the request itself waits
