@@ -136,15 +136,24 @@ class InstanceSpec:
             found.append(
                 f"{llm.attention.kv_heads} KV heads on {self.tp} GPUs: each is kept {copies} times"
             )
-        rows = llm.quantisation.block[0] if llm.quantisation else 0
-        if llm.moe is not None and rows > 1:
-            width = llm.moe.intermediate_size * self.ep // self.tp
-            if width % rows:
-                found.append(
-                    f"experts are split to {width} rows, no multiple of the {rows}-row scale "
-                    f"block: vLLM refuses this; ep = {self.tp} or a smaller tp avoids it"
-                )
+        if self.engine_refusal:
+            found.append(self.engine_refusal)
         return tuple(found)
+
+    @property
+    def engine_refusal(self) -> str:
+        """Why vLLM would not start this instance, which can be modelled all the same; or empty."""
+        llm = self.llm
+        rows = llm.quantisation.block[0] if llm.quantisation else 0
+        if self.engine != "vllm" or llm.moe is None or rows <= 1:
+            return ""
+        width = llm.moe.intermediate_size * self.ep // self.tp
+        if width % rows == 0:
+            return ""
+        return (
+            f"experts are split to {width} rows, no multiple of the {rows}-row scale block: vLLM"
+            f" refuses this; ep = {self.tp} or a smaller tp avoids it"
+        )
 
 
 def tensor_parallel_problem(llm: Llm, tp: int, ep: int = 1) -> str | None:

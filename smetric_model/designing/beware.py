@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from smetric_model.analytic.demand import instance_of
 from smetric_model.designing.results import DesignPlan, DesignResult
 from smetric_model.designing.rows import counted, rate_text, tried_text
 from smetric_model.planning.words import number, percent
@@ -26,7 +27,10 @@ def warnings(plan: DesignPlan) -> tuple[str, ...]:
     ----------
     plan : DesignPlan
     """
-    return tuple(text for text in (_apart(plan), _copies(plan), _other_rate(plan)) if text)
+    refused = instance_of(plan.scenario).engine_refusal
+    return tuple(
+        text for text in (refused, _apart(plan), _copies(plan), _other_rate(plan)) if text
+    )
 
 
 def disagrees(plan: DesignPlan, design: DesignResult) -> bool:

@@ -187,10 +187,12 @@ def _design(scenario: Scenario, values: Mapping[str, Any], names: set[str]) -> D
         return Design(name, changes, None, str(error))
     _resolve_files(made, changes)
     try:
-        instance_of(made)
+        instance = instance_of(made)
     except SpecError as error:
         _raise_if_wrong_by_itself(error, changes)
         return Design(name, changes, None, str(error))
+    if instance.engine_refusal and name != GIVEN:
+        return Design(name, changes, None, instance.engine_refusal)
     return Design(name, changes, made)
 
 

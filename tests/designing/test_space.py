@@ -112,3 +112,18 @@ def test_the_default_space_is_around_the_given_design() -> None:
     assert policies == {"smetric", "bailian", "lmetric", "load-balance"}
     assert any(d.name == "OVERLOAD 3, HIT_RATIO 0.25" for d in designs)
     assert len({d.name for d in designs}) == len(designs)
+
+
+def test_what_the_engine_would_not_start_is_no_design() -> None:
+    scenario = Scenario(
+        llm={"name": "Qwen3-235B-A22B-FP8"},
+        engine={"tp": 4, "max_context_tokens": 40_960},
+        cluster={"instances": 8},
+    )
+    space = DesignSpace({"engine.tp": (4, 8), "engine.ep": (1, 8)})
+    errors = {design.name: design.error for design in space.designs(scenario)}
+    refused = [name for name, error in errors.items() if "vLLM refuses this" in error]
+    assert len(refused) == 1
+    assert "TP 8" in refused[0]
+    assert "ep = 8 or a smaller tp avoids it" in errors[refused[0]]
+    assert not errors[GIVEN]
