@@ -28,9 +28,7 @@ def warnings(plan: DesignPlan) -> tuple[str, ...]:
     plan : DesignPlan
     """
     refused = instance_of(plan.scenario).engine_refusal
-    return tuple(
-        text for text in (refused, _apart(plan), _copies(plan), _other_rate(plan)) if text
-    )
+    return tuple(text for text in (refused, _apart(plan), _copies(plan), _other_rate(plan)) if text)
 
 
 def disagrees(plan: DesignPlan, design: DesignResult) -> bool:
