@@ -149,10 +149,15 @@ def _unknown(model: type[BaseModel], path: list[str], value: Any) -> str:
     elsewhere = {k.rpartition(".")[2]: k for k in keys}
     what = "section" if isinstance(value, dict) else "key"
     shown = "" if isinstance(value, dict) else f" = {_written(value)}"
+    begun = [name for name in siblings if name.startswith(f"{path[-1]}_")]
+    if len(begun) == 1 and not get_close_matches(path[-1], siblings, n=1, cutoff=0.85):
+        return f"{dotted}{shown}: unknown {what}; did you mean {siblings[begun[0]]}?"
     for names in (siblings, elsewhere):
         close = get_close_matches(path[-1], names, n=1, cutoff=0.6 if names is siblings else 0.85)
         if close:
-            return f"{dotted}{shown}: unknown {what}; did you mean {names[close[0]]}?"
+            unit = path[-1].endswith("_ms") and close[0].endswith("_s")
+            meant = f"{names[close[0]]} (in seconds)" if unit else names[close[0]]
+            return f"{dotted}{shown}: unknown {what}; did you mean {meant}?"
     known = ", ".join(siblings)
     return f"{dotted}{shown}: unknown {what}; known here: {known}"
 

@@ -237,7 +237,7 @@ def _capacity(plan: Plan) -> str:
     text = (
         f"Read upwards from a rate: what is served within the SLO, for each assumption about reuse."
         f" The most is {words.number(best.peak_within_slo_tps)} tokens/s at"
-        f" {words.number(best.peak_rps)} requests/s"
+        f" {words.number(best.peak_rps)} {words.rate_unit(plan)}"
         f" ({words.END_NAMES[best.reuse]}), where {words.percent(ratio, 0)} of requests meet the"
         " SLO"
     )
@@ -250,9 +250,9 @@ def _tier_size(plan: Plan) -> str:
         return "Nothing in this workload is reusable: no global tier of any size would serve a hit."
     needed = tiers.global_bytes["95%"]
     text = (
-        f"At {words.number(tiers.rate_rps)} requests/s a store shared by all instances needs"
-        f" {words.byte_size(needed)} to serve 95% of the reusable tokens; past the bend, more bytes"
-        " bring little. "
+        f"At {words.number(tiers.rate_rps)} {words.rate_unit(plan)} a store shared by all"
+        f" instances needs {words.byte_size(needed)} to serve 95% of the reusable tokens; past the"
+        " bend, more bytes bring little. "
     )
     if tiers.provisioned_bytes > 0:
         return text + (
@@ -327,7 +327,7 @@ def _scenario(scenario: Scenario) -> list[tuple[str, list[tuple[str, str, str, b
                 held = getattr(value, name)
                 rows.append((name, _value(held), _meaning(inner), held == inner.default))
             sections.append((key, rows))
-        else:
+        elif value != ():
             top.append((key, _value(value), _meaning(field), value == field.default))
     return sections
 

@@ -290,6 +290,13 @@ def test_a_word_near_an_allowed_one_is_suggested() -> None:
         Scenario.from_dict({"router": {"policy": "load_balance"}})
 
 
+def test_the_start_of_a_key_and_its_unit_are_recognised() -> None:
+    with pytest.raises(SpecError, match=r"workload\.rate = .*did you mean workload\.rate_rps\?"):
+        Scenario.from_dict({"workload": {"rate": 8.0}})
+    with pytest.raises(SpecError, match=r"did you mean slo\.tpot_s \(in seconds\)\?"):
+        Scenario.from_dict({"slo": {"tpot_ms": 50}})
+
+
 def test_a_key_of_another_section_is_recognised() -> None:
     with pytest.raises(SpecError, match=r"policy = .*did you mean router\.policy"):
         Scenario.from_dict({"policy": "smetric"})

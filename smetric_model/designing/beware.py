@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from smetric_model.analytic.demand import instance_of
 from smetric_model.designing.results import DesignPlan, DesignResult
 from smetric_model.designing.rows import counted, rate_text, tried_text
+from smetric_model.designing.verdicts import FEW
 from smetric_model.planning.words import number, percent
 from smetric_model.workload.copy_notes import copies_note
+
+if TYPE_CHECKING:
+    from smetric_model.designing.check import Try
 
 __all__ = ["disagrees", "warnings"]
 
@@ -16,6 +21,8 @@ __all__ = ["disagrees", "warnings"]
 APART = 0.1
 #: the same of the share within SLO, for the rate that given instances attain (docs/agreement.md)
 SHARE_APART = 0.14
+#: the same where an instance is too much of the answer to be the measure (:data:`FEW`)
+FEW_APART = 0.05
 #: share by which the windows' rate may be off the rate asked for
 RATE_OFF = 0.05
 
@@ -34,7 +41,10 @@ def warnings(plan: DesignPlan) -> tuple[str, ...]:
 def disagrees(plan: DesignPlan, design: DesignResult) -> bool:
     """Whether simulation contradicts the closed form of a design by more than it usually does.
 
-    Instances: by more than one, more than :data:`APART` of them, and beyond the range over seeds.
+    Instances: by more than one, more than :data:`APART` of them, and beyond the range over seeds;
+    or, of up to :data:`~smetric_model.designing.verdicts.FEW`, where at the closed form's number
+    the shares within SLO lie on either side of the wanted one, beyond the interval over seeds, and
+    more than :data:`FEW_APART` apart.
     A capacity: by more than :data:`SHARE_APART` of the requests, and beyond the interval.
 
     Parameters
@@ -51,11 +61,25 @@ def disagrees(plan: DesignPlan, design: DesignResult) -> bool:
     if check.instances is None:
         # all that were tried miss the share
         return max(t.instances for t in check.tries) > max(closed + 1, (1 + APART) * closed)
+    if _refuted(plan, design) is not None:
+        return True
     low = check.low or check.instances
     high = math.inf if check.high is None else check.high
     if low <= closed <= high:
         return False
     return abs(closed - check.instances) > max(1, APART * max(closed, check.instances))
+
+
+def _refuted(plan: DesignPlan, design: DesignResult) -> Try | None:
+    """Return the simulation that refutes few instances of the closed form; None where none does."""
+    check, closed = design.check, design.closed_form_instances
+    if check is None or closed is None or closed > FEW:
+        return None
+    tried = check.tried(closed)
+    if tried is None or not tried.mean + tried.half_width < plan.scenario.slo.attainment:
+        return None
+    off = design.number("within_slo_ratio") - tried.mean
+    return tried if off > FEW_APART else None
 
 
 def _apart(plan: DesignPlan) -> str:
@@ -92,6 +116,10 @@ def _both(plan: DesignPlan, design: DesignResult) -> str:
         by = f"{share} within SLO by the closed form, {tried_text(check.at)} simulated"
         return f"{by}, {_of(design)}"
     said = f"{counted(closed, 'instance')} by the closed form"
+    refuted = _refuted(plan, design)
+    if refuted is not None:
+        share = percent(design.number("within_slo_ratio"))
+        said += f" ({share} within SLO; simulated {tried_text(refuted)})"
     if check.instances is None:
         most = max(t.instances for t in check.tries)
         return f"{said}, but simulation finds even {most:,} too few, {_of(design)}"

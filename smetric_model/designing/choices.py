@@ -9,6 +9,7 @@ from smetric_model.designing.results import Answer, DesignPlan, DesignResult
 from smetric_model.designing.rows import cost_text, counted, counted_units, rate_text
 from smetric_model.designing.verdicts import (
     CARRIED,
+    FEW,
     GAP,
     NOTHING,
     SOURCES,
@@ -151,8 +152,10 @@ def _tolerance(plan: DesignPlan) -> str:
     """Say from when on a difference shows."""
     gap = counted(closed_form_gap(plan), "instance")
     if any(instances_by(d, "simulated") is not None for d in plan.designs):
+        few = (plan.given.instances or FEW + 1) <= FEW
+        above = "the intervals over seeds" if few else "one instance and the intervals over seeds"
         return (
-            "a difference shows above one instance and the intervals over seeds (simulated), above"
+            f"a difference shows above {above} (simulated), above"
             f" {gap} (closed form: as far as it is from simulation here)"
         )
     return f"a difference shows above {gap}: so far may the closed form be from simulation"

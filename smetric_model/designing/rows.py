@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from smetric_model.planning.words import duration, number, percent
+from smetric_model.planning.words import duration, number, percent, rate_unit
 
 if TYPE_CHECKING:
     from smetric_model.designing.check import Try
@@ -144,11 +144,15 @@ def balance_note(plan: DesignPlan) -> str:
     plan : DesignPlan
     """
     attained, rate = plan.placement.ends["tiers"].attainment_rps or 0.0, plan.placement.rate_rps
-    if plan.advised.instances is None or rate is None or attained >= rate:
+    if plan.advised.instances is None or rate is None:
+        return ""
+    lost = float(plan.placement.workload["unservable_ratio"])
+    rate *= 1 - lost  # the table counts those that can be served
+    if attained >= rate:
         return ""
     return (
-        f"The recommended router serves {rate_text(rate)} within the SLO here, more than this table"
-        " has: it balances the load"
+        f"The recommended router serves {number(rate)} {rate_unit(plan.placement)} within the SLO"
+        " here, more than this table has: it balances the load"
     )
 
 

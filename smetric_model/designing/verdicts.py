@@ -3,7 +3,8 @@
 One rule for all answers.  Numbers of instances are compared within one source only, closed form
 with closed form and simulated with simulated.  A difference *shows* where it is larger than
 
-* one instance, in either source;
+* one instance, in either source (simulated: not where up to :data:`FEW` instances serve it, one of
+  which is a third of the answer or more, and the intervals over seeds are clear of each other);
 * simulated: what the intervals over seeds leave open between the two, each towards the other;
 * closed form: how far apart the distances between closed form and simulation are in this plan, and
   the largest of them; or a fifth of the instances where nothing was simulated (as far apart as the
@@ -27,6 +28,7 @@ from smetric_model.designing.results import Compared, DesignResult
 
 __all__ = [
     "CARRIED",
+    "FEW",
     "GAP",
     "NOTHING",
     "SOURCES",
@@ -49,6 +51,8 @@ NOTHING = "no difference that shows"
 GAP = 0.2
 #: share of a cost that efficiencies carried over from another GPU leave open ("tens of per cent")
 CARRIED = 0.3
+#: instances up to which one is too much of the answer to be called noise unseen
+FEW = 3
 _FEWER = 1e-3  # share of the requests that a design may serve less than the given one
 
 
@@ -168,7 +172,10 @@ def difference(plan: Compared, design: DesignResult, source: Source) -> Differen
     if source == "closed form":
         return Difference(source, given, other, closed_form_gap(plan))
     more, less = (plan.given, design) if given > other else (design, plan.given)
-    return Difference(source, given, other, max(1, _reach(more, down=True), _reach(less, False)))
+    reach = max(_reach(more, down=True), _reach(less, False))
+    known = more.check is not None and more.check.low and less.check is not None and less.check.high
+    few = min(given, other) <= FEW and bool(known)
+    return Difference(source, given, other, reach if few else max(1, reach))
 
 
 def _reach(design: DesignResult, down: bool) -> int:
@@ -201,7 +208,9 @@ def savings(plan: Compared, source: Source) -> Sequence[Saving]:
             continue
         each = max(own / apart.given, cost / apart.other)
         # fewer instances by a difference that does not show save nothing
-        unsure = apart.tolerance + (0 if apart.shows else max(-apart.more, 0))
+        unsure = apart.tolerance
+        if not apart.shows:
+            unsure = max(1, unsure) + max(-apart.more, 0)
         borrowed = _borrowed(plan.given, design)
         left_open = CARRIED * max(own, cost) if borrowed else 0.0
         found.append(Saving(design, source, own, cost, unsure * each + left_open, borrowed))

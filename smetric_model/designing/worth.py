@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from smetric_model.designing.beside import but_simulated, together
 from smetric_model.designing.candidates import TIER, only
 from smetric_model.designing.hardware import spare_gpus
 from smetric_model.designing.names import policy_name
@@ -70,8 +71,9 @@ def worth_it(plan: DesignPlan, key: str) -> Answer | None:
         if none.from_value == 0 and none is not less:
             cost = none.from_gpus - less.to_gpus
             text = counted_units(cost, "GPU", 2) if cost > _NONE else "nothing more"
-            parts.append(f"None at all costs {text}")
+            parts.append(f"None at all costs {text}{but_simulated(plan, key, 0.0)}")
     source = "closed form, between whole instances"
+    parts += together(plan, key)
     if simulated:
         texts = [f"{apart.other} with {_size(key, value)}" for value, apart in simulated.items()]
         shown = [value for value, apart in simulated.items() if apart.shows]
@@ -125,8 +127,11 @@ def _more(plan: DesignPlan, step: Marginal, simulated: Difference | None) -> str
     elif saved > 0:
         each = f"{number(step.saved_per_unit, 2)} GPU per {unit}"
         text += f" saves {counted_units(saved, 'GPU', 2)} by the closed form, {each}"
-    else:
+    elif shows and simulated is None:
         text += f" needs {counted_units(-saved, 'GPU', 2)} more by the closed form"
+    else:
+        # more of it takes nothing away: so small a difference is the closed form's
+        text += " gains nothing by the closed form"
     if not nothing and not shows:
         text += f": {NOTHING}"
     if math.isfinite(step.cost):
@@ -172,11 +177,14 @@ def _less(plan: DesignPlan, step: Marginal) -> str:
     text = f"{value[:1].upper()}{value[1:]} ({number(step.units)} {_unit(step)} less)"
     if _nothing(step):
         saves = f" and saves {cost_text(plan, step.cost)} an hour" if step.cost > 0 else ""
-        return f"{text} costs nothing{saves}"
+        return f"{text} costs nothing{saves}{but_simulated(plan, step.key, step.from_value)}"
     # with less of it fewer instances may come out: that is no advice
     text += f" costs {counted_units(saved, 'GPU', 2)}" if saved > 0 else " costs nothing more"
     if math.isfinite(step.cost) and saved > 0:
         text += f" ({cost_text(plan, step.worth)}) and saves {cost_text(plan, step.cost)} an hour"
+    but = but_simulated(plan, step.key, step.from_value)
+    if but:
+        return text + but
     return text if _shows(plan, step) else f"{text}: {NOTHING}"
 
 
@@ -193,8 +201,9 @@ def what_optimal(plan: DesignPlan) -> Answer | None:
     router = policy_name(design.scenario.router.policy)
     on = "this one" if best.instances == 1 else f"these {best.instances:,}"
     limit = RESOURCE_NAMES.get(best.binding, best.binding)
-    multiple = f"{number(best.volume_load_multiple)} times this load" + (
-        f", limited by {limit}" if limit else ""
+    # cut off: rounded up it could contradict the instances that follow from it
+    multiple = f"{number(_floored(best.volume_load_multiple))} times this load" + (
+        f", the best placement being limited by {limit}" if limit else ""
     )
     share = (
         f"On {on} {router} serves {percent(best.goodput_share)} of the tokens within SLO that any"
@@ -224,9 +233,17 @@ def _spare(best: Optimum, fewest: int, router: str) -> str:
     gain = f"{counted(spare, 'instance')} of {best.instances:,}"
     return (
         f"No router, cache or schedule could do with fewer than {few}; {router} needs"
-        f" {best.instances:,}. At most {gain} ({percent(spare / best.instances, 0)}) are to be"
-        " gained"
+        f" {best.instances:,}. At most {gain} ({percent(spare / best.instances, 0)})"
+        f" {'is' if spare == 1 else 'are'} to be gained"
     )
+
+
+def _floored(value: float) -> float:
+    """Return a number cut off after three significant digits."""
+    if not (math.isfinite(value) and value > 0):
+        return value
+    scale = 10.0 ** (2 - math.floor(math.log10(value)))
+    return math.floor(value * scale + 1e-9) / scale
 
 
 def _bounds(best: Optimum, multiple: str, on: str) -> str:
@@ -351,6 +368,7 @@ def _ends(plan: DesignPlan) -> str:
     text = (
         f"The share within SLO ends the capacity: {percent(limit.idle_within_slo_ratio)} where"
         f" nothing waits, {percent(wanted, 0)} at {rate_text(limit.rate_rps)}"
+        f"{' in all' if plan.given.number('unservable_ratio') > 0 else ''}"
     )
     if any(
         m.key == "slo.attainment" and m.instances > _DEAR * needed_instances(plan)

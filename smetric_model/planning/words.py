@@ -29,6 +29,7 @@ __all__ = [
     "number",
     "pays",
     "percent",
+    "rate_unit",
     "reusable",
     "slo",
     "step_words",
@@ -257,7 +258,7 @@ def details(plan: Plan) -> list[str]:
                 f"no rate; even idle, {percent(end.best_within_slo_ratio)} of requests meet the SLO"
             )
         else:
-            text = f"{_tps(end)} ({number(end.attainment_rps)} requests/s)"
+            text = f"{_tps(end)} ({number(end.attainment_rps)} {rate_unit(plan)})"
         text = f"{_capital(words)}: {text}, limited by {limit_of(end)}"
         if plan.rate_rps is not None:
             needed = end.instances_needed
@@ -314,6 +315,17 @@ def _instances(plan: Plan) -> str:
 # --- rows ---------------------------------------------------------------------------------------
 
 
+def rate_unit(plan: Plan) -> str:
+    """Return the unit of the rates of perfect placement, which count what can be served.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+    some = float(plan.workload["unservable_ratio"]) > 0
+    return "servable requests/s" if some else "requests/s"
+
+
 def capacity_rows(plan: Plan, needed: bool = True) -> list[Row]:
     """Return the capacity table, one column for each assumption about reuse.
 
@@ -333,25 +345,25 @@ def capacity_rows(plan: Plan, needed: bool = True) -> list[Row]:
         Row("reused prompt tokens", "", cells(*(percent(e.reused_ratio) for e in ends))),
         Row(
             f"{wanted} within SLO up to",
-            "requests/s",
+            rate_unit(plan),
             cells(*(number(e.attainment_rps) for e in ends)),
         ),
         Row("total there", "tokens/s", cells(*(number(e.attainment_tps) for e in ends)), True),
         Row("most within SLO", "tokens/s", cells(*(number(e.peak_within_slo_tps) for e in ends))),
         Row(
             "reached at",
-            "requests/s",
+            rate_unit(plan),
             cells(*(number(e.peak_rps if e.peak_within_slo_tps else None) for e in ends)),
             True,
         ),
         Row(
             "mean TPOT meets SLO up to",
-            "requests/s",
+            rate_unit(plan),
             cells(*(number(e.tpot_ceiling_rps) for e in ends)),
         ),
-        Row("saturates at", "requests/s", cells(*(number(e.saturation_rps) for e in ends))),
+        Row("saturates at", rate_unit(plan), cells(*(number(e.saturation_rps) for e in ends))),
         Row("total there", "tokens/s", cells(*(number(e.saturation_tps) for e in ends)), True),
-        Row("what saturates", "", cells(*(_resource(e) for e in ends)), True),
+        Row("what saturates, placement perfect", "", cells(*(_resource(e) for e in ends)), True),
         Row(
             "within SLO on an idle cluster",
             "",
@@ -434,8 +446,8 @@ def tier_facts(plan: Plan) -> list[str]:
     if tiers.rate_rps > end.saturation_rps:
         facts.append(
             f"With random arrivals this cluster saturates at {number(end.saturation_rps)}"
-            f" requests/s, even with ideal reuse ({_resource(end)}): at {number(tiers.rate_rps)}"
-            " its KV pools count as full of running requests."
+            f" {rate_unit(plan)}, even with ideal reuse ({_resource(end)}): at"
+            f" {number(tiers.rate_rps)} its KV pools count as full of running requests."
         )
     facts += [
         f"The KV pools together keep KV for {duration(tiers.local_retention_s)} after its last"

@@ -461,3 +461,81 @@ def test_the_chart_shows_where_simulation_puts_the_given_design() -> None:
     (axes,) = designs_figure(plan).axes
     costs = {float(x) for line in axes.lines for x in line.get_xdata()}  # type: ignore[union-attr]
     assert costs == {17.0, 42.0}
+
+
+def few(shares: Mapping[int, tuple[float, float]]) -> Check:
+    tries = tuple(
+        Try(n, (mean,) * 3, mean, half, 95.0, 100.0, 1.0, 0.02)
+        for n, (mean, half) in shares.items()
+    )
+    count = next(n for n, (mean, _) in shares.items() if mean >= 0.95)
+    low = next(n for n, (mean, half) in shares.items() if mean + half >= 0.95)
+    high = next((n for n, (mean, half) in shares.items() if mean - half >= 0.95), None)
+    return Check(count, low, high, min(shares), tries, True)
+
+
+def no_tier(shares: Mapping[int, tuple[float, float]]) -> DesignPlan:
+    slower = {TIER: 0, "cluster.nic_bytes_per_s": 12.5e9}
+    given = design("as given", 1, few({1: (0.999, 0.003)}), exact=1.0)
+    both = design("no tier, link 100 Gbps", 1, few(shares), slower, exact=1.0)
+    plan = planned(
+        given,
+        both,
+        design("tier 500 GB", 1, None, {TIER: 500e9}, exact=1.0),
+        design("no tier", 1, None, {TIER: 0}, exact=1.0),
+        design("link 100 Gbps", 1, None, {"cluster.nic_bytes_per_s": 12.5e9}, exact=1.0),
+    )
+    rows = [replace(d, row={**d.row, "within_slo_ratio": 0.9998}) for d in plan.designs]
+    return replace(plan, designs=tuple(rows))
+
+
+def test_the_tier_answer_does_not_contradict_a_simulated_row() -> None:
+    plan = no_tier({1: (0.905, 0.003), 2: (1.0, 0.0)})
+    said_of = "but simulation of no tier, link 100 Gbps needs 2 instances (1 as given; 90.5%"
+    text = said(worth_it(plan, TIER))
+    assert f"None at all costs nothing more by the closed form, {said_of}" in text
+    assert "500 GB/node (0.5 TB less) costs nothing. None" in text
+    assert said_of in said(worth_it(plan, "cluster.nic_bytes_per_s"))
+    (warning,) = plan.warnings
+    assert "1 instance by the closed form (>99.9% within SLO; simulated 90.5% ± 0.3%)" in warning
+    assert "2 simulated, with no tier, link 100 Gbps" in warning
+
+
+def test_few_instances_within_noise_are_no_contradiction() -> None:
+    plan = no_tier({1: (0.94, 0.03), 2: (1.0, 0.0)})
+    assert plan.warnings == ()
+    text = said(worth_it(plan, TIER))
+    assert "None at all costs nothing more." in text
+    assert f"no tier, link 100 Gbps needs 2: {NOTHING}" in text
+    # a share that is refuted by a hair is no reason either
+    assert no_tier({1: (0.9499, 0.0), 2: (1.0, 0.0)}).warnings == ()
+
+
+def test_one_of_few_instances_shows_beyond_the_intervals() -> None:
+    for shares, shows in (
+        ({1: (0.905, 0.003), 2: (1.0, 0.0)}, True),
+        ({1: (0.94, 0.03), 2: (1.0, 0.0)}, False),
+    ):
+        plan = no_tier(shares)
+        found = difference(plan, plan.designs[1], "simulated")
+        assert found is not None
+        assert (found.more, found.shows) == (1, shows)
+
+
+def test_a_load_multiple_is_not_rounded_up_to_what_it_would_contradict() -> None:
+    best = Optimum("as given", 14, 0.957, 0.95, 6, 1.9991, "compute", True, 8)
+    text = said(what_optimal(planned(design("as given", 13, simulated(14, 13)), optimum=best)))
+    assert "these 14 could carry at most 1.99 times this load" in text
+    best = replace(best, instances=9)
+    text = said(what_optimal(planned(design("as given", 9, simulated(9, 9)), optimum=best)))
+    assert "At most 1 instance of 9 (11%) is to be gained" in text
+
+
+def test_a_larger_tier_that_comes_out_dearer_gains_nothing() -> None:
+    plan = planned(
+        design("as given", 38, simulated(38, 37), exact=36.9),
+        design("tier 2 TB", 38, simulated(38, 38), {TIER: 2000e9}, exact=38.1),
+    )
+    text = said(worth_it(plan, TIER))
+    assert "(19 TB more in all) gains nothing by the closed form" in text
+    assert "more by the closed form" not in text
