@@ -287,8 +287,8 @@ def _notes(result: DesignPlan, rate_note: str) -> tuple[str, ...]:
     ]
     if not result.seeds:
         notes.append(
-            "nothing was simulated: the numbers of instances are the closed form's, up to a seventh"
-            " below what simulation confirms (docs/plan.md)"
+            "nothing was simulated: the numbers of instances are the closed form's, on the"
+            " shipped workload up to a sixth below what simulation confirms (docs/plan.md)"
         )
     if not result.prices.given:
         notes.append(
