@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 
-__all__ = ["fewest", "fewest_near", "fewest_steps", "largest"]
+__all__ = ["FARTHEST", "fewest", "fewest_near", "fewest_steps", "largest"]
 
 _STEPS = 12  # halvings of a search
 _DOUBLINGS = 12
+#: :func:`largest` looks so many times above and below where it begins
+FARTHEST = 2.0**_DOUBLINGS
 
 
 def largest(good: Callable[[float], bool], start: float, tolerance: float = 0.01) -> float | None:

@@ -101,7 +101,8 @@ def _print(result: Tuning) -> None:
         f"{result.name}: thresholds at {number(result.rate_rps)} requests/s",
         ["", "OVERLOAD", "HIT_RATIO"],
         [
-            ["advice", threshold(result.overload), threshold(result.hit_ratio)],
+            ["advice", *(threshold(value) for value in result.advised)],
+            ["middle of the plateau", threshold(result.overload), threshold(result.hit_ratio)],
             [
                 "closed form, whole cluster",
                 threshold(result.social_overload),
@@ -112,7 +113,7 @@ def _print(result: Tuning) -> None:
                 threshold(result.private_overload),
                 threshold(result.private_hit_ratio),
             ],
-            ["Bailian's hit_weight that matches", number(result.hit_weight), ""],
+            ["Bailian's hit_weight that matches the middle", number(result.hit_weight), ""],
         ],
     )
     hits = sorted({point.hit_ratio for point in result.grid})

@@ -6,7 +6,7 @@ And how many instances a rate needs (:func:`fewest_instances`).
 from __future__ import annotations
 
 from smetric_model.tuning.build import closed_form, needs_of, tune
-from smetric_model.tuning.results import Needs, Tuning
+from smetric_model.tuning.results import Needs, SloShares, Tuning
 from smetric_model.tuning.search import GridPoint, middle, plateau, sweep
 from smetric_model.tuning.situation import Situation, situation_of
 from smetric_model.tuning.sizing import InstancesNeeded, fewest_instances
@@ -16,6 +16,7 @@ __all__ = [
     "InstancesNeeded",
     "Needs",
     "Situation",
+    "SloShares",
     "Tuning",
     "closed_form",
     "fewest_instances",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
 from smetric_model.analytic.coverage import notes_left_out
@@ -14,8 +17,8 @@ from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.scenario_groups import check_equal_instances
-from smetric_model.searches import fewest, largest
-from smetric_model.tuning.results import Needs, Tuning
+from smetric_model.searches import FARTHEST, fewest, largest
+from smetric_model.tuning.results import Needs, SloShares, Tuning
 from smetric_model.tuning.search import (
     HIT_RATIOS,
     OVERLOADS,
@@ -105,14 +108,7 @@ def closed_form(
     demand = with_sessions(demand)
 
     def at(over: float, hit: float) -> Situation:
-        asked = scenario.replace(
-            **{
-                "router.policy": "smetric",
-                "router.overload": over,
-                "router.hit_ratio": hit,
-            }
-        )
-        cluster = cluster_form(asked, demand)
+        cluster = cluster_form(_with_pair(scenario, over, hit), demand)
         return situation_of(cluster, cluster.at(rate))
 
     found = at(overload, hit_ratio)
@@ -128,6 +124,16 @@ def closed_form(
             break  # beyond the edge of stability: what was found before it stands
         overload, hit_ratio = new
     return found
+
+
+def _with_pair(scenario: Scenario, overload: float, hit_ratio: float) -> Scenario:
+    return scenario.replace(
+        **{
+            "router.policy": "smetric",
+            "router.overload": overload,
+            "router.hit_ratio": hit_ratio,
+        }
+    )
 
 
 def tune(
@@ -204,6 +210,7 @@ def tune(
         private_hit_ratio=situation.private_hit_ratio,
         hit_weight=math.nan,
         situation=situation,
+        at_advice=situation,
         grid=grid,
         plateau=plateau(grid),
         notes=notes_left_out(scenario, policy="smetric"),
@@ -222,14 +229,11 @@ def tune(
         matters=result.spread_ratio > result.plateau_ratio,
         hit_weight=float(weight),
     )
+    asked = _with_pair(scenario, *result.advised)
+    with contextlib.suppress(UnstableError, SolveError):
+        cluster = cluster_form(asked, demand)
+        result = replace(result, at_advice=situation_of(cluster, cluster.at(rate)))
     if loss is not None:
-        asked = scenario.replace(
-            **{
-                "router.policy": "smetric",
-                "router.overload": chosen.overload,
-                "router.hit_ratio": chosen.hit_ratio,
-            }
-        )
         result = replace(result, needs=needs_of(asked, demand, loss, progress))
     return replace(result, advice=advice(result))
 
@@ -287,20 +291,72 @@ def needs_of(
     tier = _least_tier(fixed, demand, loss)
     progress("least link")
     link = _least_link(fixed, demand, loss)
-    return Needs(loss, most, instances, tier, link)
+    given = scenario.cluster.instances
+    sizes = [fixed]
+    if instances is not None and instances < given:
+        sizes.append(with_instances(fixed, instances))
+    slowest = fixed.cluster.nic_bytes_per_s / FARTHEST
+    return Needs(
+        loss,
+        most,
+        instances,
+        tier,
+        link,
+        instances=given,
+        nodes=cluster_of(fixed).nodes,
+        nic_traffic_bytes_per_s=_nic_traffic(fixed, demand),
+        slowest_nic_bytes_per_s=slowest,
+        without_tier=_shares(sizes, demand, _with_tier, 0.0) if tier == 0 else (),
+        with_slowest_nic=_shares(sizes, demand, _with_link, slowest) if link == 0 else (),
+    )
+
+
+def _with_tier(scenario: Scenario, size: float) -> Scenario:
+    room = max(size, scenario.cluster.dram_bytes_per_node)
+    return scenario.replace(
+        **{"global_tier.bytes_per_node": size, "cluster.dram_bytes_per_node": room}
+    )
+
+
+def _with_link(scenario: Scenario, line: float) -> Scenario:
+    return scenario.replace(**{"cluster.nic_bytes_per_s": line})
+
+
+def _shares(
+    scenarios: Sequence[Scenario],
+    demand: Demand,
+    with_value: Callable[[Scenario, float], Scenario],
+    least: float,
+) -> tuple[SloShares, ...]:
+    """Return what each cluster has within SLO with as much as could be used and with the least."""
+
+    def share(scenario: Scenario, value: float) -> float:
+        return 1.0 - loss_outside_slo(with_value(scenario, value), demand)
+
+    return tuple(
+        SloShares(s.cluster.instances, share(s, _ABUNDANT), share(s, least)) for s in scenarios
+    )
+
+
+def _nic_traffic(scenario: Scenario, demand: Demand) -> float:
+    """Mean bytes/s that a node fetches and writes over its interfaces for the global tier."""
+    try:
+        cluster = cluster_form(scenario, with_sessions(demand))
+        state = cluster.at(servable_rps(scenario, demand))
+    except (UnstableError, SolveError):
+        return math.nan
+    if not cluster.has_global:
+        return 0.0
+    prompt, links = cluster.work.local.prompt, cluster.links
+    fetched = state.global_ratio * float(prompt.mean())
+    written = float(np.maximum(prompt - cluster.work.within(state.reach_s), 0.0).mean())
+    moved = (fetched + written) * links.bytes_per_token * links.remote
+    return state.rate_rps * moved / links.nodes
 
 
 def _least_tier(scenario: Scenario, demand: Demand, loss: float) -> float | None:
     def good(size: float) -> float:
-        return within_slo_tps(
-            scenario.replace(
-                **{
-                    "global_tier.bytes_per_node": size,
-                    "cluster.dram_bytes_per_node": max(size, scenario.cluster.dram_bytes_per_node),
-                }
-            ),
-            demand,
-        )
+        return within_slo_tps(_with_tier(scenario, size), demand)
 
     target = (1 - loss) * good(_ABUNDANT)
     if target <= 0:
@@ -318,7 +374,7 @@ def _least_link(scenario: Scenario, demand: Demand, loss: float) -> float | None
         return 0.0
 
     def good(line: float) -> float:
-        return within_slo_tps(scenario.replace(**{"cluster.nic_bytes_per_s": line}), demand)
+        return within_slo_tps(_with_link(scenario, line), demand)
 
     target = (1 - loss) * good(_ABUNDANT)
     if target <= 0:

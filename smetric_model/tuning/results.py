@@ -9,7 +9,35 @@ from typing import Any
 from smetric_model.tuning.search import GridPoint
 from smetric_model.tuning.situation import Situation
 
-__all__ = ["Needs", "Tuning"]
+__all__ = ["USUAL", "Needs", "SloShares", "Tuning"]
+
+#: the pair that is usual: OVERLOAD, HIT_RATIO
+USUAL = (2.0, 0.5)
+
+
+@dataclass(frozen=True)
+class SloShares:
+    """What a cluster loses with the least of something.
+
+    Attributes
+    ----------
+    instances : int
+        Of the cluster.
+    without_limit_ratio, least_ratio : float
+        Tokens within SLO ÷ tokens offered, with as much as could be used and with the least; 0
+        without a steady state.
+    """
+
+    instances: int
+    without_limit_ratio: float
+    least_ratio: float
+
+    @property
+    def lost_ratio(self) -> float:
+        """Share of the tokens within SLO that the least loses."""
+        if self.without_limit_ratio <= 0:
+            return 0.0
+        return max(1.0 - self.least_ratio / self.without_limit_ratio, 0.0)
 
 
 @dataclass(frozen=True)
@@ -31,7 +59,19 @@ class Needs:
         without limit [bytes per node]; None where no tier of a usable size is enough.
     least_nic_bytes_per_s : float or None
         Slowest interface that loses no more than this share of the tokens within SLO of one
-        without limit [bytes/s]; 0 where any is enough (nothing moves between nodes).
+        without limit [bytes/s]; 0 where the slowest one tried is enough.
+    instances : int
+        Of the scenario, with which the tier and the interface were sought.
+    nodes : int
+        Of the scenario.
+    nic_traffic_bytes_per_s : float
+        Mean KV that a node fetches from other nodes for its instances, and writes to them, for
+        the global tier, each direction [bytes/s].
+    slowest_nic_bytes_per_s : float
+        Slowest interface tried [bytes/s].
+    without_tier, with_slowest_nic : tuple of SloShares
+        What is lost without a global tier, and with that interface, where these are enough: with
+        the scenario's instances, and with the fewest if these are less.
     """
 
     loss: float
@@ -39,6 +79,12 @@ class Needs:
     fewest_instances: int | None
     least_global_bytes_per_node: float | None
     least_nic_bytes_per_s: float | None
+    instances: int
+    nodes: int
+    nic_traffic_bytes_per_s: float
+    slowest_nic_bytes_per_s: float
+    without_tier: tuple[SloShares, ...] = ()
+    with_slowest_nic: tuple[SloShares, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,8 +98,8 @@ class Tuning:
     rate_rps : float
         At which it was tuned, servable requests of the cluster [requests/s].
     overload, hit_ratio : float
-        The advice: the middle of the plateau, within ``choice_ratio`` of the best prediction
-        (:func:`~smetric_model.tuning.search.middle`).
+        The middle of the plateau, within ``choice_ratio`` of the best prediction
+        (:func:`~smetric_model.tuning.search.middle`).  The advice is :attr:`advised`.
     matters : bool
         Whether the pairs tried differ by more than ``plateau_ratio`` in tokens within SLO.
     social_overload, social_hit_ratio : float
@@ -61,10 +107,12 @@ class Tuning:
     private_overload, private_hit_ratio : float
         Of the request that decides.
     hit_weight : float
-        Bailian's weight that lets go at the same home load as ``overload``; NaN where nothing is
-        hit.
+        Bailian's weight that lets go at the same home load as ``overload``, the middle; NaN where
+        nothing is hit.
     situation : Situation
         What the closed form weighs, at the social optimum.
+    at_advice : Situation
+        The cluster at the advised pair; as ``situation`` where that has no steady state.
     grid : tuple of GridPoint
         Predictions at all pairs.
     plateau : tuple of GridPoint
@@ -91,6 +139,7 @@ class Tuning:
     private_hit_ratio: float
     hit_weight: float
     situation: Situation
+    at_advice: Situation
     grid: tuple[GridPoint, ...] = field(repr=False)
     plateau: tuple[GridPoint, ...] = field(repr=False)
     plateau_ratio: float = 0.02
@@ -111,6 +160,31 @@ class Tuning:
         least = min(point.total_within_slo_tps for point in self.grid)
         return 1.0 - least / most if most > 0 else 0.0
 
+    def lost_ratio(self, overload: float, hit_ratio: float) -> float | None:
+        """Return the share of the best prediction that a pair loses; None if it was not tried.
+
+        Parameters
+        ----------
+        overload, hit_ratio : float
+            The pair.
+        """
+        most = self.best.total_within_slo_tps
+        for point in self.grid:
+            if (point.overload, point.hit_ratio) == (overload, hit_ratio) and most > 0:
+                return 1.0 - point.total_within_slo_tps / most
+        return None
+
+    @property
+    def keeps_usual(self) -> bool:
+        """Whether the usual pair, (2, .5), lies on the plateau, so that nothing else is advised."""
+        lost = self.lost_ratio(*USUAL)
+        return lost is not None and lost <= self.plateau_ratio
+
+    @property
+    def advised(self) -> tuple[float, float]:
+        """OVERLOAD and HIT_RATIO advised: the usual ones if on the plateau, else its middle."""
+        return USUAL if self.keeps_usual else (self.overload, self.hit_ratio)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as nested dicts of plain values; ``inf`` as the text ``"inf"``.
 
@@ -119,15 +193,17 @@ class Tuning:
         dict
         """
         result = asdict(self)
-        cost = self.situation.cost
-        service = self.situation.service
-        result["situation"]["cost"] |= {"private_s": cost.private_s, "social_s": cost.social_s}
-        result["situation"]["service"] |= {
-            "sojourn_s": service.sojourn_s,
-            "persistence": service.persistence,
-            "own_saving_s": service.own_saving_s,
-        }
-        result["situation"]["saving_s"] = self.situation.saving_s
+        for name, looked in (("situation", self.situation), ("at_advice", self.at_advice)):
+            cost, service = looked.cost, looked.service
+            result[name]["cost"] |= {"private_s": cost.private_s, "social_s": cost.social_s}
+            result[name]["service"] |= {
+                "sojourn_s": service.sojourn_s,
+                "persistence": service.persistence,
+                "own_saving_s": service.own_saving_s,
+            }
+            result[name]["saving_s"] = looked.saving_s
+        result["advised_overload"], result["advised_hit_ratio"] = self.advised
+        result["usual_lost_ratio"] = self.lost_ratio(*USUAL)
         result["spread_ratio"] = self.spread_ratio
         plain: dict[str, Any] = _plain(result)
         return plain

@@ -61,7 +61,8 @@ class Situation:
         Follow-ups that do not return to the previous instance ÷ follow-ups.
     evicted_ratio, rewritten_ratio : float
         Follow-ups that HIT_RATIO sends away ÷ follow-ups: because home has lost their context,
-        and because their history was rewritten, so that no instance has what was expected.
+        and because their history was rewritten, so that no instance has what was expected.  Both
+        depend on ``hit_ratio``; the latter on nothing else but the trace.
     estimate_drift : float
         Share of the expected hit that block rounding takes off where nothing was lost.
     follow_up_ratio : float

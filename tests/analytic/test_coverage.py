@@ -69,7 +69,7 @@ MODELLED = {
     "router.overload": (1.0, {}),
     "router.hit_ratio": (0.95, {"cluster.instances": 16}),
     "router.overload_floor": (20.0, {}),
-    "router.subtract_shared_prefix": (True, {"cluster.instances": 16}),
+    "router.subtract_shared_prefix": (True, {"cluster.instances": 16, "router.hit_ratio": 0.9}),
     "router.hit_weight": (0.2, {"router.policy": "bailian"}),
     "router.load_normalisation": ("max", {"router.policy": "bailian"}),
     "router.count_self": (False, {"router.policy": "lmetric"}),

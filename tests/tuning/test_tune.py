@@ -146,6 +146,17 @@ def test_words_say_when_nothing_depends_on_the_thresholds() -> None:
     steep = tuple(GridPoint(o, 0.5, 100.0 * o) for o in (1.0, 1.5, 2.0))
     varied = replace(tuned(), grid=steep, plateau=steep[2:], matters=True)
     assert "loses 50" in advice(varied)[0]
+    for kept in (same, varied):  # the usual pair lies on both plateaus
+        assert advice(kept)[0].startswith("Keep the usual pair, OVERLOAD 2, HIT_RATIO 0.5")
+        assert kept.advised == (2.0, 0.5)
+    falling = tuple(GridPoint(o, 0.5, 100.0 / o) for o in (1.0, 1.5, 2.0))
+    other = replace(tuned(), grid=falling, plateau=falling[:1], overload=1.0, matters=True)
+    assert not other.keeps_usual
+    assert other.advised == (1.0, other.hit_ratio)
+    assert advice(other)[0].startswith("OVERLOAD 1, ")
+    assert any(
+        line == "The usual pair, OVERLOAD 2, HIT_RATIO 0.5, loses 50.0%." for line in advice(other)
+    )
     none = tuple(GridPoint(o, 0.5, 0.0) for o in (1.0, 2.0))
     assert "no pair" in advice(replace(tuned(), grid=none, plateau=none, matters=False))[0]
 
@@ -161,7 +172,70 @@ def test_words_tell_eviction_from_rewritten_histories() -> None:
         (0.0, 0.0, "are rare here"),
     ):
         other = replace(s, evicted_ratio=evicted, rewritten_ratio=rewritten)
-        assert word in advice(replace(tuned(), situation=other))[-1]
+        assert word in advice(replace(tuned(), at_advice=other))[-1]
+
+
+def test_rewritten_share_is_the_traces_own_at_any_rate() -> None:
+    light, full = (
+        tune(
+            scenario(**{"workload.rate_rps": rate}),
+            demand=demand(),
+            loss=None,
+            overloads=(2.0,),
+            hit_ratios=(0.5,),
+        )
+        for rate in (0.25 * RATE, RATE)
+    )
+    assert light.at_advice.hit_ratio == full.at_advice.hit_ratio == 0.5
+    assert light.at_advice.rewritten_ratio == full.at_advice.rewritten_ratio
+    assert light.at_advice.evicted_ratio < full.at_advice.evicted_ratio
+    assert "at HIT_RATIO" not in full.advice[0]
+    assert "HIT_RATIO 0.5 because their history" in full.advice[-1] or "rare" in full.advice[-1]
+
+
+def test_loads_are_told_in_good_english() -> None:
+    from dataclasses import replace
+
+    s = tuned().at_advice
+    one = replace(s, service=replace(s.service, mean_load=1.004), receiver_load=0.0)
+    line = next(x for x in advice(replace(tuned(), at_advice=one)) if "under way" in x)
+    assert "has 1 request under way" in line
+    assert "goes to an idle one" in line
+    two = replace(one, receiver_load=0.4)
+    assert any("one that has 0.4 requests" in x for x in advice(replace(tuned(), at_advice=two)))
+
+
+def test_needs_name_their_cluster_and_what_is_lost() -> None:
+    from smetric_model import predict
+    from smetric_model.analytic.cluster_demand import with_sessions
+    from smetric_model.analytic.predict import cluster_form
+
+    asked = scenario(
+        **{"router.policy": "smetric", "cluster.instances": 24, "workload.rate_rps": 0.6}
+    )
+    needs = needs_of(asked, demand(), 0.05)
+    assert needs.fewest_instances is not None
+    assert needs.fewest_instances < needs.instances == 24
+    assert needs.least_nic_bytes_per_s == needs.least_global_bytes_per_node == 0
+    given, few = needs.without_tier
+    bare = predict(asked.replace(**{"global_tier.bytes_per_node": 0.0}), demand=demand())
+    share = bare.number("total_within_slo_tps") / bare.number("total_tps")
+    assert given.least_ratio == pytest.approx(share, rel=1e-9)
+    assert 0 <= given.lost_ratio <= 0.05
+    assert few.instances == needs.fewest_instances
+    assert few.lost_ratio > given.lost_ratio
+    # reused KV and new KV, of the prompts, the share that lies on other nodes
+    outcome = predict(asked, demand=demand())
+    new = outcome.number("recomputed_ratio")
+    fetched = outcome.number("global_ratio")
+    token = cluster_form(asked, with_sessions(demand())).links.bytes_per_token
+    moved = (fetched + new) * outcome.number("prompt_tps") * token * 5 / 6 / 6
+    assert needs.nic_traffic_bytes_per_s == pytest.approx(moved, rel=0.1)
+    tier, link = needs_words(needs, 0.6)[2:]
+    for line in (tier, link):
+        assert line.startswith("With the given 24 instances (")
+        assert f"with {needs.fewest_instances} (" in line
+    assert "Gbit/s on average" in link
 
 
 def test_needs_are_where_the_loss_is_met() -> None:
