@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, R
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_links import Fetches, Links
+from smetric_model.analytic.cluster_rounds import Guess, Secant, change_between
 from smetric_model.analytic.cluster_tiers import (
     HOLDERS,
     LEADS,
@@ -53,14 +54,13 @@ from smetric_model.errors import ConvergenceError, UnstableError
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ClusterState", "ColocatedCluster", "Guess"]
+__all__ = ["ClusterState", "ColocatedCluster"]
 
 FloatArray = NDArray[np.float64]
 
 _ROUNDS = 12
 _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
-_FARTHEST, _LEAST = 1.0, 0.7  # of the last two rounds' difference, onwards and back
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
@@ -71,15 +71,6 @@ _PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that t
 _OTHERS = 0.02  # unless so much more of the follow-ups stay
 #: what policies that weigh hits compare
 _LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
-
-
-class Guess(NamedTuple):
-    """What one round hands to the next."""
-
-    rule: StayRule
-    pace: Pace
-    pinned: float
-    computing: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -440,7 +431,7 @@ class ColocatedCluster:
         if self.local_age_s is not None:
             window_s = (self.local_age_s, self.local_age_s)
         stable = True
-        secant = _Secant(self.demand.pool_tokens)
+        secant = Secant(self.demand.pool_tokens)
         loaded: LoadedInstance | None = None
         hits: LocalHits | None = None
         rounds, picked_at = 0, 0.0
@@ -486,7 +477,7 @@ class ColocatedCluster:
             )
             self._scale = loaded.law.arrival_scale
             new = self._next(loaded, routed, hits, bearable)
-            change = _change(guess, new)
+            change = change_between(guess, new)
             if before is not None:  # the tiers, too, go on from their last answer
                 change = max(change, 2.0 * abs(hits.mean_stay - before.mean_stay))
             if change < _SETTLED and rounds > _PICKS:
@@ -782,58 +773,3 @@ def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray
     return np.maximum.accumulate(
         np.interp(np.arange(1.0, upto + 1), present, np.append(0.0, rates))
     )
-
-
-def _point(guess: Guess) -> FloatArray:
-    """Return a guess in comparable units: logarithms, shares as they are."""
-    amounts = np.maximum((*guess.pace, guess.pinned), 1e-9)
-    return np.append(np.log(amounts), (guess.rule.stay, guess.computing))
-
-
-def _guess_at(point: FloatArray, like: Guess, pool_tokens: float) -> Guess:
-    first, per_output, pinned = np.exp(point[:3]).tolist()
-    stay, computing = np.clip(point[3:], 0.0, 1.0).tolist()
-    rule = replace(like.rule, stay=stay)
-    if rule.stay_of_leads is not None:
-        stays = np.clip(rule.stay_of_leads + stay - like.rule.stay, 0.0, 1.0)
-        rule = replace(rule, stay_of_leads=stays)
-    return Guess(rule, Pace(first, per_output), min(pinned, pool_tokens), computing)
-
-
-class _Secant:
-    """Steps of a fixed point along what the last two rounds showed (Anderson, memory 1).
-
-    Rounds that change more than the one before go halfway, which brings to rest what overshoots.
-    """
-
-    def __init__(self, pool_tokens: float):
-        self.pool_tokens = pool_tokens
-        self.before: tuple[FloatArray, FloatArray, float] | None = None
-
-    def next(self, old: Guess, new: Guess, change: float) -> Guess:
-        """Return the guess of the next round, from that of this one and its answer."""
-        x, answer = _point(old), _point(new)
-        step = answer - x
-        result = answer
-        if self.before is not None:
-            answer_before, step_before, change_before = self.before
-            turned = step - step_before
-            square = float(turned @ turned)
-            share = float(step @ turned) / square if square > 0 else 0.0
-            share = min(max(share, -_FARTHEST), _LEAST)
-            result = answer - share * (answer - answer_before)
-            if change > change_before:
-                result = 0.5 * (x + answer)
-        self.before = (answer, step, change)
-        return _guess_at(result, new, self.pool_tokens)
-
-
-def _change(old: Guess, new: Guess) -> float:
-    """Largest relative change of what matters between two rounds."""
-    pairs = (
-        (old.pace.first_token_s, new.pace.first_token_s),
-        (old.pace.per_output_token_s, new.pace.per_output_token_s),
-        (old.pinned, new.pinned),
-        (1 + old.rule.stay, 1 + new.rule.stay),
-    )
-    return max(abs(a - b) / max(abs(a), abs(b), 1e-9) for a, b in pairs)
