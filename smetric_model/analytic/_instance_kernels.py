@@ -27,7 +27,8 @@ def _kernels(version: int) -> tuple[Any, Any]:
         """Prefill time alone, KV and time in a full pool of each request, and their means.
 
         The pool holds ``pool / mean context`` requests, contexts weighted by how long they stay:
-        ``b w + O T_d(b)`` in a batch of b.
+        all prefills of a full batch b, then the own output, ``b w + O T_d(b)``.  Decode steps see
+        a context weighted by how long it decodes.
         """
         size = prompt.size if version >= 0 else 0
         alone, context, stay = np.empty(size), np.empty(size), np.empty(size)

@@ -126,7 +126,31 @@ class ColocatedInstance:
         Limit of the engine.
     fixed_state_tokens : float
         Memory of a running request that does not grow with its context, in tokens of the pool.
+
+    Attributes
+    ----------
+    fits_ratio : ndarray, shape (b,)
+        P(at least 1, 2, … b running requests fit the pool).
+    batches : ndarray, shape (b,)
+        Mean number in service with 1, 2, … b present; the last is ``max_batch``.
+    decode_step_s : ndarray, shape (b,)
+        Decode step time at each of ``batches``, at the mean decode context [s].
+    completion_rate_rps, decode_completion_rps : ndarray, shape (b,)
+        Total completion rate µ with 1, 2, … b present, and that of decode alone [requests/s].
+    stability_rps : float
+        Request rate at which the instance saturates, the last µ [requests/s].
+    mean_output_tokens, mean_resident_tokens, decode_context_tokens : float
+        Mean output; mean KV of a running request; mean context that a decode step meets [tokens].
     """
+
+    fits_ratio: NDArray[np.float64]
+    batches: NDArray[np.float64]
+    decode_step_s: NDArray[np.float64]
+    completion_rate_rps: NDArray[np.float64]
+    decode_completion_rps: NDArray[np.float64]
+    mean_output_tokens: float
+    mean_resident_tokens: float
+    decode_context_tokens: float
 
     def __init__(
         self,
@@ -150,8 +174,6 @@ class ColocatedInstance:
             for tokens in (mix.prompt_tokens, mix.output_tokens, mix.hit_tokens)
         )
         budget, most = float(token_budget), float(max_running_requests)
-        # contexts count by how long they stay: all prefills of a full batch, then the own output;
-        # decode steps see a context weighted by how long it decodes
         (
             alone_s,
             context,
@@ -162,7 +184,6 @@ class ColocatedInstance:
         ) = kernels.residence(
             model, prompt, output, hit, budget, float(pool_tokens), most, float(fixed_state_tokens)
         )
-        #: P(at least 1, 2, … running requests fit the pool)
         self.fits_ratio = fitting_counts(context, stay_s, pool_tokens, max_running_requests)
         new = prompt - hit
         (
@@ -170,10 +191,7 @@ class ColocatedInstance:
             self._grid,
             self._prefill_table_s,
             self._mean_prefill_table_s,
-            #: decode step time at each of ``batches``, at the mean decode context [s]
             self.decode_step_s,
-            #: total completion rate µ with 1, 2, … requests present, of whom as many are in service
-            #: as fit the pool, and that of decode alone [requests/s]
             self.completion_rate_rps,
             self.decode_completion_rps,
         ) = kernels.tables(
@@ -188,7 +206,6 @@ class ColocatedInstance:
             self.mean_output_tokens,
         )
         self.max_batch = float(self.batches[-1])
-        #: request rate at which the instance saturates, µ(b) [requests/s]
         self.stability_rps = float(self.completion_rate_rps[-1])
 
     def with_mix(self, mix: RequestMix) -> ColocatedInstance:
@@ -211,7 +228,7 @@ class ColocatedInstance:
         prefill = float((with_chunks - steps * without).mean())
         rate = 1.0 / (prefill + self.mean_output_tokens * step / batch)
         # a larger pool never completes less: an engine may run a smaller batch
-        return max(rate, self.stability_rps) if factor >= 1 else rate
+        return float(max(rate, self.stability_rps)) if factor >= 1 else rate
 
     def _place(self, decode_batch: float) -> tuple[int, float]:
         """Row of the tabulated batches below a batch, and the share of the next one."""

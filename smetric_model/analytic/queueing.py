@@ -281,7 +281,17 @@ class DiscreteWork:
         Largest amount of work that will be asked for [s].
     points : int
         Size of the grid; a power of two.
+
+    Attributes
+    ----------
+    mean_s, second_moment_s2 : float
+        Moments of the work [s], [s^2].
+    step_s, horizon_s : float
+        Step of the grid and its last point [s].
     """
+
+    mean_s: float
+    second_moment_s2: float
 
     def __init__(
         self,
