@@ -107,7 +107,7 @@ def scenario_of(base: Scenario, point: Point) -> Scenario:
     SpecError
         If the keys or values are wrong.
     """
-    return base.replace(**dict(point.changes))
+    return base.replace(**dict(point.changes)) if point.changes else base
 
 
 def check_keys(base: Scenario, keys: Iterable[str]) -> None:
