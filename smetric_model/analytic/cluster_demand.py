@@ -166,6 +166,12 @@ class ClusterDemand:
         )
 
     @cached_property
+    def private_at_home(self) -> FloatArray:
+        """Sorted tokens of follow-ups' homes beyond the shared prefix, the context all there."""
+        local = self.local
+        return np.sort((local.own[0] - local.shared)[local.has_home])
+
+    @cached_property
     def think_time(self) -> ThinkTime:
         """Law of the think times."""
         gaps = self.demand.session_reuse.think_s[self.rows]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Guess
+from smetric_model.analytic.cluster import ClusterState, ColocatedCluster
 from smetric_model.analytic.cluster_links import Fetches, stretch_of
+from smetric_model.analytic.cluster_rounds import Guess
 from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.decode_pool import DecodePool
 from smetric_model.analytic.mixed_requests import Mixed
