@@ -244,7 +244,7 @@ def _print(result: Bound) -> None:
         offered = float(problem.value_tokens.sum()) / problem.window_s
         rows.append(
             [
-                "in every window, all within SLO (sessions replicated)",
+                "in every window, all within SLO, every session so many times",
                 f"{multiple * offered:,.0f}",
                 f"{multiple * problem.size / problem.window_s:.4g}",
                 f"{multiple:.3f}",
