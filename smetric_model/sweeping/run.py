@@ -101,7 +101,7 @@ def sweep(
         raise SpecError(f"sweep: jobs = {jobs}: at least 1")
     first = next(iter(bases.values()))
     points = points_of(list(bases), over, len(verbs), _seeds(seeds, first), design)
-    check_keys(first, dict.fromkeys(key for point in points for key, _ in point.changes))
+    check_keys(dict.fromkeys(key for point in points for key, _ in point.changes))
     store = None if folder is None else Store(Path(folder))
     sent = store is not None or jobs > 1 or scheduler is not None
     if sent:  # a function that cannot be sent or kept is refused now
