@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from smetric_model.planning import Plan
     from smetric_model.workload.trace import Trace
 
-__all__ = ["VERBS", "Task", "failed", "run_task", "shared_demand", "shared_trace"]
+__all__ = [
+    "VERBS",
+    "Task",
+    "failed",
+    "run_task",
+    "run_tasks",
+    "shared_demand",
+    "shared_trace",
+]
 
 #: errors that the same question raises again; any other is tried again by the next run
 _LASTING = (SpecError, TraceError, UnstableError, SolveError)
@@ -66,6 +75,24 @@ def run_task(task: Task) -> Record:
     except Exception as error:
         return failed(error)
     return {"status": "done", "error_class": "", "error": "", "values": values, "lasting": True}
+
+
+def run_tasks(tasks: Sequence[Task]) -> tuple[list[Record], float]:
+    """Answer several points.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+
+    Returns
+    -------
+    list of dict
+        As of :func:`run_task`, in their order.
+    float
+        Time that it took [s].
+    """
+    started = time.perf_counter()
+    return [run_task(task) for task in tasks], time.perf_counter() - started
 
 
 def failed(error: BaseException, status: str = "failed") -> Record:
