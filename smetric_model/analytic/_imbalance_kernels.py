@@ -71,43 +71,54 @@ def unseen_ratio(amount, computed, length_s, window_s):  # type: ignore[no-untyp
 
 
 @njit(cache=True, error_model="numpy")
-def _product(a, b):  # type: ignore[no-untyped-def]
+def _multiplied(a, b, factor, c, share, diagonal, out):  # type: ignore[no-untyped-def]
+    """``out = factor a b + share c + diagonal 1``, all (n, n); ``out`` is none of the others."""
     n = a.shape[0]
-    out = np.zeros((n, n))
     for i in range(n):
-        for k in range(n):
-            for j in range(n):
-                out[i, j] += a[i, k] * b[k, j]
-    return out
+        for j in range(n):
+            total = share * c[i, j]
+            if i == j:
+                total += diagonal
+            for k in range(n):
+                total += factor * a[i, k] * b[k, j]
+            out[i, j] = total
 
 
 @njit(cache=True, error_model="numpy")
 def _window_integral(matrix, window_s):  # type: ignore[no-untyped-def]
-    """∫_0^T (T - u) exp(A u) du = T² φ₂(A T): a series for a short time, which is doubled.
+    """∫_0^T (T - u) exp(A u) du ÷ T² = φ₂(A T): a series for a short time, which is doubled.
 
-    ``φ₀(2z) = φ₀(z)²``, ``φ₁(2z) = (φ₀(z) + 1) φ₁(z) / 2``, ``φ₂(2z) = (φ₁(z)² + 2 φ₂(z)) / 4``,
-    with ``φ₀ = exp`` and ``φ_k(z) = 1/k! + z φ_{k+1}(z)`` (Higham, Functions of Matrices, §10.7.4).
+    ``φ₀(2z) = φ₀(z)²``, ``2 φ₁(2z) = φ₀(z) φ₁(z) + φ₁(z)``, ``4 φ₂(2z) = φ₁(z)² + 2 φ₂(z)``, with
+    ``φ₀ = exp`` and ``φ_k(z) = 1/k! + z φ_{k+1}(z)`` (Higham, Functions of Matrices, §10.7.4).
     """
     n = matrix.shape[0]
     norm = 0.0
     for i in range(n):
-        norm = max(norm, np.abs(matrix[i]).sum() * window_s)
-    doublings = 0
+        row = 0.0
+        for j in range(n):
+            row += abs(matrix[i, j])
+        norm = max(norm, row * window_s)
+    doublings, step = 0, window_s
     while norm > 0.5 and doublings < 1000:
-        norm, doublings = 0.5 * norm, doublings + 1
-    z = matrix * (window_s / 2.0**doublings)
-    one = np.eye(n)
-    second = np.zeros((n, n))
-    for k in range(_TERMS, 0, -1):  # Σ z^k 2! / (k+2)!, by Horner
-        second = _product(z, (one + second) / (k + 2))
-    second = 0.5 * (one + second)
-    first = one + _product(z, second)
-    whole = one + _product(z, first)
+        norm, step, doublings = 0.5 * norm, 0.5 * step, doublings + 1
+    zero, free = np.zeros((n, n)), np.zeros((n, n))
+    whole, first, second = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))
+    _multiplied(zero, zero, 0.0, zero, 0.0, 1.0, second)
+    for k in range(_TERMS, 0, -1):  # 2 φ₂ by Horner
+        _multiplied(matrix, second, step / (k + 2), zero, 0.0, 1.0, free)
+        second, free = free, second
+    _multiplied(zero, zero, 0.0, second, 0.5, 0.0, free)
+    second, free = free, second
+    _multiplied(matrix, second, step, zero, 0.0, 1.0, first)
+    _multiplied(matrix, first, step, zero, 0.0, 1.0, whole)
     for _ in range(doublings):
-        second = 0.25 * _product(first, first) + 0.5 * second
-        first = 0.5 * _product(whole + one, first)
-        whole = _product(whole, whole)
-    return second * window_s**2
+        _multiplied(first, first, 0.25, second, 0.5, 0.0, free)
+        second, free = free, second
+        _multiplied(whole, first, 0.5, first, 0.5, 0.0, free)
+        first, free = free, first
+        _multiplied(whole, whole, 1.0, zero, 0.0, 0.0, free)
+        whole, free = free, whole
+    return second
 
 
 @njit(cache=True, error_model="numpy")
@@ -130,9 +141,6 @@ def window_moments(  # type: ignore[no-untyped-def]
     it is present for 1 ÷ ``leave``.
     """
     last = drift.shape[0] - 1
-    start = covariance[:, last] * service_slope
-    start[:last] += rate * follow * think_weights
-    start[last] -= rate
     # one session: thinking by class, then present
     cycle = np.zeros((last + 1, last + 1))
     for i in range(last):
@@ -141,18 +149,25 @@ def window_moments(  # type: ignore[no-untyped-def]
         cycle[i, last] = back * leave * think_weights[i]
     cycle[last, last] = -leave
     out = np.empty((windows.size, 5))
-    for k in range(windows.size):
-        window = windows[k]
-        later = _window_integral(drift, window)[last]
-        completed = rate * window + 2 * service_slope * (later * start).sum()
-        out[k, 0] = max(completed, 0.02 * rate * window)
-        seen = (later * covariance[:, last]).sum() / max(covariance[last, last], 1e-300)
-        out[k, 1] = max(2 * seen / window**2, 0.0)
-        met = _window_integral(cycle, window)[last]
-        # just completed: thinking, if it comes back
-        density = (met[:last] * cycle[:last, last]).sum()
-        out[k, 2] = 1 + 2 * density / window
+    for row in range(windows.size):
+        window = windows[row]
+        later, met = _window_integral(drift, window), _window_integral(cycle, window)
+        completed, seen, density = 0.0, 0.0, 0.0
+        for i in range(last + 1):
+            start = covariance[i, last] * service_slope
+            seen += later[last, i] * covariance[i, last]
+            if i < last:
+                start += rate * follow * think_weights[i]
+                # just completed: thinking, if it comes back
+                density += met[last, i] * cycle[i, last]
+            else:
+                start -= rate
+            completed += later[last, i] * start
+        counted = rate * window + 2 * service_slope * completed * window**2
         x = leave * window
-        out[k, 3] = 1 - x / 3 if x < 1e-4 else 2 * (np.expm1(-x) + x) / (x * x)
-        out[k, 4] = 2 * met[last] / window**2
+        out[row, 0] = max(counted, 0.02 * rate * window)
+        out[row, 1] = max(2 * seen / max(covariance[last, last], 1e-300), 0.0)
+        out[row, 2] = 1 + 2 * density * window
+        out[row, 3] = 1 - x / 3 if x < 1e-4 else 2 * (np.expm1(-x) + x) / (x * x)
+        out[row, 4] = 2 * met[last, last]
     return out

@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 
+_MANY = 64  # items of mean size in a capacity
+
+
 def erlang_c(servers: int, offered_load: float) -> float:
     r"""Return the probability that an arrival waits in M/M/c (Erlang C).
 
@@ -110,7 +113,7 @@ def number_in_system(probabilities: NDArray[np.float64], ratio: float) -> tuple[
 
 
 def fitting_counts(
-    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int = 1 << 11
+    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int | None = None
 ) -> NDArray[np.float64]:
     r"""Return how many items of random size fit a capacity when they are taken as they come.
 
@@ -132,7 +135,8 @@ def fitting_counts(
     most : int
         Largest count of interest.
     points : int
-        Grid cells that make up the capacity.
+        Grid cells that make up the capacity; by default as many as keep the mean count within
+        1e-4 of its limit: 512, or 2,048 where many items fit.
 
     Returns
     -------
@@ -141,6 +145,9 @@ def fitting_counts(
     """
     size = np.asarray(size, dtype=float)
     weights = np.asarray(weights, dtype=float)
+    if points is None:
+        many = capacity * float(weights.sum()) > _MANY * float(weights @ size)
+        points = 1 << 11 if many else 1 << 9
     cell = capacity / points
     # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
     pmf, mean, square = on_grid(size, weights, cell, points, 2 * points)
@@ -158,6 +165,7 @@ def _below(points: int) -> NDArray[np.complex128]:
     """Return what makes of a damped transform of 2 points the sum over the first points + 1."""
     kept = np.zeros(2 * points)
     kept[: points + 1] = 1.0 / damping(2 * points)[: points + 1]
+    kept[points] *= 0.5  # half of what lies in the last cell is beyond the capacity
     weights = np.conj(np.fft.rfft(kept)) / (2 * points)
     weights[1:-1] *= 2.0  # the other half of the circle
     weights.flags.writeable = False
