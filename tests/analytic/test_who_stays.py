@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from smetric_model.analytic import _routing_kernels as routing
 from smetric_model.analytic import _session_kernels as sessions
-from smetric_model.analytic.cluster_tiers import LEADS, Pace, StayRule, lead_of
 from smetric_model.analytic.returns import TurnLaw, return_to_first_ratio
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
+from smetric_model.analytic.stay_rule import LEADS, Pace, StayRule, lead_of
 from smetric_model.analytic.stick_rules import _stays_against_bursts
 from smetric_model.analytic.stickiness import stickiness
 from smetric_model.analytic.think_times import ThinkTime
