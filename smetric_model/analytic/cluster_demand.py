@@ -13,6 +13,7 @@ from smetric_model.analytic import _session_kernels
 from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, StayRule
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.efficiencies import Efficiencies
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import FollowUpHits
 from smetric_model.analytic.step_model import step_model
@@ -106,6 +107,16 @@ class ClusterDemand:
     def output_tokens(self) -> FloatArray:
         """Outputs of the local tier's sample [tokens]."""
         return np.asarray(self.demand.output_tokens[self.local.rows])
+
+    @cached_property
+    def context_tokens(self) -> FloatArray:
+        """Prompt and output of the local tier's sample [tokens]."""
+        return np.asarray(self.local.prompt + self.output_tokens)
+
+    @cached_property
+    def context_weights(self) -> RequestWeights:
+        """How unequal :attr:`context_tokens` are."""
+        return RequestWeights.of(self.context_tokens, self.session_labels)
 
     @cached_property
     def pieces(self) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:

@@ -5,7 +5,7 @@ Everything here is about one server and knows nothing of LLMs.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "DiscreteWork",
+    "cumulated",
     "damping",
     "erlang_c",
     "fitting_counts",
     "number_in_system",
+    "on_grid",
     "state_dependent_queue",
 ]
 
@@ -138,17 +140,13 @@ def fitting_counts(
         P(N >= 1), P(N >= 2), … down to about 1e-6, m <= ``most``.
     """
     size = np.asarray(size, dtype=float)
-    share = np.asarray(weights, dtype=float) / np.sum(weights)
-    mean = float(size @ share)
-    spread = float(np.sqrt(max((size * size) @ share - mean * mean, 0.0)))
+    weights = np.asarray(weights, dtype=float)
+    cell = capacity / points
+    # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
+    pmf, mean, square = on_grid(size, weights, cell, points, 2 * points)
+    spread = float(np.sqrt(square))
     if spread < 1e-9 * mean:
         return np.ones(int(np.clip(np.floor(capacity / mean * (1 + 1e-12)), 1, most)))
-    # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
-    cell = capacity / points
-    position = np.minimum(size / cell, points)
-    low = position.astype(int)
-    pmf = np.bincount(low, share * (1 - (position - low)), minlength=2 * points)
-    pmf += np.bincount(low + 1, share * (position - low), minlength=2 * points)
     count = int(capacity / mean + 10 + 8 * spread / mean * np.sqrt(capacity / mean))
     # damped, so that sums beyond the transform count for 1e-8 of themselves (see DiscreteWork)
     transform = np.fft.rfft(pmf * damping(2 * points))
@@ -166,17 +164,49 @@ def _below(points: int) -> NDArray[np.complex128]:
     return np.asarray(weights)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
+def on_grid(values, weights, step, last, points):  # type: ignore[no-untyped-def]
+    """Law of a weighted sample on a grid, its mean, and its variance.
+
+    Each value is spread over its two neighbours on the grid of ``points`` steps, which keeps the
+    mean exactly; what exceeds ``last`` steps sits there.
+    """
+    pmf = np.zeros(points)
+    total, mean, square = 0.0, 0.0, 0.0
+    for i in range(values.size):
+        total += weights[i]
+        mean += weights[i] * values[i]
+    mean /= total
+    for i in range(values.size):
+        share = weights[i] / total
+        square += share * (values[i] - mean) * (values[i] - mean)
+        position = min(values[i] / step, float(last))
+        low = int(position)
+        upper = position - low
+        pmf[low] += share * (1.0 - upper)
+        pmf[low + 1] += share * upper
+    return pmf, mean, square
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def _fits(transform, below, most):  # type: ignore[no-untyped-def]
     """P(sum of 1, 2, … is at most the capacity) down to 1e-6."""
     fits = np.ones(most)
-    law = transform.copy()
+    # (parts apart: so the sums are vectorised)
+    real, imag = np.empty(below.size), np.empty(below.size)
+    law, law_imag = np.empty(below.size), np.empty(below.size)
+    below_real, below_imag = np.empty(below.size), np.empty(below.size)
+    for k in range(below.size):
+        real[k] = law[k] = transform[k].real
+        imag[k] = law_imag[k] = transform[k].imag
+        below_real[k], below_imag[k] = below[k].real, below[k].imag
     for n in range(1, most):
         total = 0.0
         for k in range(law.size):
-            value = law[k] * transform[k]
+            value = law[k] * real[k] - law_imag[k] * imag[k]
+            law_imag[k] = law[k] * imag[k] + law_imag[k] * real[k]
             law[k] = value
-            total += value.real * below[k].real - value.imag * below[k].imag
+            total += value * below_real[k] - law_imag[k] * below_imag[k]
         fits[n] = min(max(total, 0.0), fits[n - 1])
         if fits[n] < 1e-6:
             return fits[:n]
@@ -195,6 +225,31 @@ def damping(points: int) -> NDArray[np.float64]:
     powers = np.asarray((10.0 ** (-8.0 / points)) ** np.arange(points))
     powers.flags.writeable = False
     return powers
+
+
+@njit(cache=True, error_model="numpy")
+def _residual(pmf, scale, powers):  # type: ignore[no-untyped-def]
+    """Damped ``(1 - F) scale`` between the points of the first half of a grid."""
+    density = np.zeros(pmf.size)
+    upto, before = 0.0, 0.0
+    for k in range(pmf.size // 2):
+        upto += pmf[k]
+        survival = max(1.0 - upto, 0.0)
+        density[k] = 0.5 * (survival + before) * scale * powers[k]
+        before = survival
+    return density
+
+
+@njit(cache=True, error_model="numpy")
+def cumulated(pmf, powers, size):  # type: ignore[no-untyped-def]
+    """Distribution functions of damped laws, shape (laws, points), at the first points."""
+    cdf = np.empty((pmf.shape[0], size))
+    for row in range(pmf.shape[0]):
+        upto = 0.0
+        for k in range(size):
+            upto += pmf[row, k] / powers[k]
+            cdf[row, k] = min(max(upto, 0.0), 1.0)
+    return cdf
 
 
 def _powers(base: NDArray[np.complex128], exponent: NDArray[np.float64]) -> NDArray[np.complex128]:
@@ -226,7 +281,17 @@ class DiscreteWork:
         Largest amount of work that will be asked for [s].
     points : int
         Size of the grid; a power of two.
+
+    Attributes
+    ----------
+    mean_s, second_moment_s2 : float
+        Moments of the work [s], [s^2].
+    step_s, horizon_s : float
+        Step of the grid and its last point [s].
     """
+
+    mean_s: float
+    second_moment_s2: float
 
     def __init__(
         self,
@@ -236,13 +301,6 @@ class DiscreteWork:
         points: int = 1 << 13,
     ):
         work = np.asarray(work_s, dtype=float)
-        share = (
-            np.full(work.size, 1.0 / work.size)
-            if weights is None
-            else np.asarray(weights, dtype=float) / np.sum(weights)
-        )
-        self.mean_s = float(work @ share)
-        self.second_moment_s2 = float((work * work) @ share)
         half = points // 2
         self.step_s = max(horizon_s, 1e-9) / half
         self.points = points
@@ -250,20 +308,25 @@ class DiscreteWork:
         # Generating functions are sampled on a circle of radius below 1, so that what a circular
         # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
         self._damping = damping(points)
+        share = np.ones(work.size) if weights is None else np.asarray(weights, dtype=float)
         # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
-        position = np.minimum(work / self.step_s, half - 1)
-        low = position.astype(int)
-        upper = position - low
-        pmf = np.bincount(low, share * (1 - upper), minlength=points)
-        pmf += np.bincount(low + 1, share * upper, minlength=points)
-        self._work = np.fft.rfft(pmf * self._damping)
-        # Residual life of the work in progress, density (1 - F) / mean up to the horizon; what
-        # lies beyond is left out (a defective law: the result below the horizon is unaffected).
-        survival = np.clip(1.0 - np.cumsum(pmf), 0.0, None)
-        density = np.zeros(points)
-        density[:half] = 0.5 * (survival[:half] + np.concatenate(([0.0], survival[: half - 1])))
+        self._pmf, self.mean_s, square = on_grid(work, share, self.step_s, half - 1, points)
+        self.second_moment_s2 = square + self.mean_s**2
+
+    @cached_property
+    def _work(self) -> NDArray[np.complex128]:
+        """Transform of the work."""
+        return np.fft.rfft(self._pmf * self._damping)
+
+    @cached_property
+    def _residual(self) -> NDArray[np.complex128]:
+        """Transform of the residual life of the work in progress: density (1 - F) / mean.
+
+        Up to the horizon; what lies beyond is left out (a defective law: the result below the
+        horizon is unaffected).
+        """
         scale = self.step_s / self.mean_s if self.mean_s > 0 else 0.0
-        self._residual = np.fft.rfft(density * scale * self._damping)
+        return np.fft.rfft(_residual(self._pmf, scale, self._damping))
 
     def arrived_cdf(self, rate_rps: float, interval_s: float) -> NDArray[np.float64]:
         r"""Return the law of the work that arrives in an interval (compound Poisson).
@@ -326,8 +389,9 @@ class DiscreteWork:
 
     def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
         half = self.points // 2
-        pmf = np.fft.irfft(transform, n=self.points)[..., :half] / self._damping[:half]
-        return np.asarray(np.clip(np.cumsum(pmf, axis=-1), 0.0, 1.0))
+        pmf = np.fft.irfft(transform, n=self.points)
+        cdf = cumulated(pmf.reshape(-1, self.points), self._damping, half)
+        return np.asarray(cdf.reshape(*transform.shape[:-1], half))
 
     def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
         """Interpolate a law returned by this object.
