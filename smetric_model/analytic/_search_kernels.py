@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 #: Length of a step towards the map's answer, points remembered, and how many steps are tried.
-_ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
+_ATTEMPTS = (
+    (0.5, 5, 40),
+    (0.2, 5, 60),
+    (0.5, 0, 400),  # past a place where the map hardly moves, without a history that misleads
+    (0.08, 5, 100),
+    (0.05, 0, 400),
+    (0.01, 0, 400),
+)
 _MIXING = np.array([mixing for mixing, _, _ in _ATTEMPTS])
 _MEMORY = np.array([memory for _, memory, _ in _ATTEMPTS])
 _MOST = np.array([most for _, _, most in _ATTEMPTS])
