@@ -112,8 +112,9 @@ def step_time_s(
     """As :func:`smetric_model.analytic.step_time.step_time_s`, compiled."""
     given = (prefill_tokens, prefill_context_tokens, decode_batch, decode_context_tokens)
     if not any(isinstance(value, np.ndarray) and value.ndim for value in given):
-        return float(_single(model, *(float(value) for value in given)))  # type: ignore[arg-type]
-    return _flat(_steps, model, *given)
+        return float(_single(model, *map(float, given)))  # type: ignore[arg-type]
+    shape, arrays = _aligned(given)
+    return np.asarray(_steps(model, *arrays).reshape(shape))
 
 
 def prefill_time_s(
@@ -126,21 +127,14 @@ def prefill_time_s(
 ) -> Any:
     """As :func:`smetric_model.analytic.latency.prefill_time_s`, compiled."""
     given = (new_tokens, context_tokens, decode_batch, decode_context_tokens)
-    new, context, batch, decode_context = np.broadcast_arrays(
-        *(np.asarray(value, dtype=float) for value in given)
-    )
-    found = _prefills(
-        model,
-        new.ravel(),
-        context.ravel(),
-        float(token_budget),
-        batch.ravel(),
-        decode_context.ravel(),
-    )
-    return found.reshape(new.shape)
+    shape, (new, context, batch, decode_context) = _aligned(given)
+    found = _prefills(model, new, context, float(token_budget), batch, decode_context)
+    return found.reshape(shape)
 
 
-def _flat(kernel: Any, model: step_time.StepModel, *given: ArrayLike) -> FloatArray:
-    arrays = np.broadcast_arrays(*(np.asarray(value, dtype=float) for value in given))
-    found = kernel(model, *(array.ravel() for array in arrays))
-    return np.asarray(found.reshape(arrays[0].shape))
+def _aligned(given: tuple[ArrayLike, ...]) -> tuple[tuple[int, ...], list[FloatArray]]:
+    """Return the shape to which values broadcast, and each in that shape, flat."""
+    arrays = [np.asarray(value, dtype=float) for value in given]
+    shape = np.broadcast(*arrays).shape
+    same = (a if a.shape == shape else np.full(shape, a) for a in arrays)
+    return shape, [a.reshape(-1) for a in same]

@@ -64,7 +64,8 @@ class RequestMix:
     before_prefill_s: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        sizes = {len(getattr(self, name)) for name in self.__dataclass_fields__}
+        arrays = (self.prompt_tokens, self.output_tokens, self.hit_tokens, self.before_prefill_s)
+        sizes = set(map(len, arrays))
         if len(sizes) != 1 or 0 in sizes:
             raise SpecError(f"a request mix needs arrays of one length above 0, got {sizes}")
 

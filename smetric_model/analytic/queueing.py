@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 
+_MANY = 64  # items of mean size in a capacity
+
+
 def erlang_c(servers: int, offered_load: float) -> float:
     r"""Return the probability that an arrival waits in M/M/c (Erlang C).
 
@@ -110,7 +113,7 @@ def number_in_system(probabilities: NDArray[np.float64], ratio: float) -> tuple[
 
 
 def fitting_counts(
-    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int = 1 << 11
+    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int | None = None
 ) -> NDArray[np.float64]:
     r"""Return how many items of random size fit a capacity when they are taken as they come.
 
@@ -132,7 +135,8 @@ def fitting_counts(
     most : int
         Largest count of interest.
     points : int
-        Grid cells that make up the capacity.
+        Grid cells that make up the capacity; by default as many as keep the mean count within
+        1e-4 of its limit: 512, or 2,048 where many items fit.
 
     Returns
     -------
@@ -141,6 +145,9 @@ def fitting_counts(
     """
     size = np.asarray(size, dtype=float)
     weights = np.asarray(weights, dtype=float)
+    if points is None:
+        many = capacity * float(weights.sum()) > _MANY * float(weights @ size)
+        points = 1 << 11 if many else 1 << 9
     cell = capacity / points
     # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
     pmf, mean, square = on_grid(size, weights, cell, points, 2 * points)
@@ -158,6 +165,7 @@ def _below(points: int) -> NDArray[np.complex128]:
     """Return what makes of a damped transform of 2 points the sum over the first points + 1."""
     kept = np.zeros(2 * points)
     kept[: points + 1] = 1.0 / damping(2 * points)[: points + 1]
+    kept[points] *= 0.5  # half of what lies in the last cell is beyond the capacity
     weights = np.conj(np.fft.rfft(kept)) / (2 * points)
     weights[1:-1] *= 2.0  # the other half of the circle
     weights.flags.writeable = False
@@ -228,16 +236,31 @@ def damping(points: int) -> NDArray[np.float64]:
 
 
 @njit(cache=True, error_model="numpy")
-def _residual(pmf, scale, powers):  # type: ignore[no-untyped-def]
-    """Damped ``(1 - F) scale`` between the points of the first half of a grid."""
-    density = np.zeros(pmf.size)
-    upto, before = 0.0, 0.0
-    for k in range(pmf.size // 2):
-        upto += pmf[k]
-        survival = max(1.0 - upto, 0.0)
-        density[k] = 0.5 * (survival + before) * scale * powers[k]
-        before = survival
-    return density
+def _residual(work, weights, step, powers):  # type: ignore[no-untyped-def]
+    """Damped law of the residual life of a work in progress, density (1 - F) / mean, on a grid.
+
+    Spread over neighbouring points as works are, so that its mean is that of the sample,
+    ``E[S^2] / 2 E[S]``.  Up to half of the grid; what lies beyond is left out (a defective law: the
+    result below is unaffected).
+    """
+    size = powers.size // 2
+    law, ends = np.zeros(powers.size), np.zeros(size + 1)
+    total = 0.0
+    for i in range(work.size):
+        total += weights[i] * work[i]
+        position = min(work[i] / step, float(size))
+        low = int(position)
+        upper = position - low
+        ends[low] += weights[i]
+        law[low] += weights[i] * (upper - 0.5 * upper * upper + (0.5 if low > 0 else 0.0))
+        law[low + 1] += weights[i] * 0.5 * upper * upper
+    beyond = ends[size]
+    for k in range(size - 1, -1, -1):
+        law[k] += beyond if k > 0 else 0.5 * beyond
+        beyond += ends[k]
+    for k in range(powers.size):
+        law[k] *= step / total * powers[k] if k < size else 0.0
+    return law
 
 
 @njit(cache=True, error_model="numpy")
@@ -249,6 +272,21 @@ def cumulated(pmf, powers, size):  # type: ignore[no-untyped-def]
         for k in range(size):
             upto += pmf[row, k] / powers[k]
             cdf[row, k] = min(max(upto, 0.0), 1.0)
+    return cdf
+
+
+@njit(cache=True, error_model="numpy")
+def _wait_cdf(pmf, powers, size, at_once):  # type: ignore[no-untyped-def]
+    """Distribution function of a damped law that is continuous but for those who need not wait.
+
+    What is at a grid point stands for the cell around it, half of which lies beyond the point.
+    """
+    cdf = np.empty(size)
+    upto, cdf[0] = pmf[0], at_once
+    for k in range(1, size):
+        mass = pmf[k] / powers[k]
+        cdf[k] = min(max(upto + 0.5 * mass, cdf[k - 1]), 1.0)
+        upto += mass
     return cdf
 
 
@@ -309,6 +347,7 @@ class DiscreteWork:
         # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
         self._damping = damping(points)
         share = np.ones(work.size) if weights is None else np.asarray(weights, dtype=float)
+        self._sample = work, share
         # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
         self._pmf, self.mean_s, square = on_grid(work, share, self.step_s, half - 1, points)
         self.second_moment_s2 = square + self.mean_s**2
@@ -320,13 +359,8 @@ class DiscreteWork:
 
     @cached_property
     def _residual(self) -> NDArray[np.complex128]:
-        """Transform of the residual life of the work in progress: density (1 - F) / mean.
-
-        Up to the horizon; what lies beyond is left out (a defective law: the result below the
-        horizon is unaffected).
-        """
-        scale = self.step_s / self.mean_s if self.mean_s > 0 else 0.0
-        return np.fft.rfft(_residual(self._pmf, scale, self._damping))
+        """Transform of the residual life of the work in progress."""
+        return np.fft.rfft(_residual(*self._sample, self.step_s, self._damping))
 
     def arrived_cdf(self, rate_rps: float, interval_s: float) -> NDArray[np.float64]:
         r"""Return the law of the work that arrives in an interval (compound Poisson).
@@ -385,7 +419,10 @@ class DiscreteWork:
         load = rate_rps * self.mean_s
         if load >= 1:
             return np.zeros(self.points // 2)
-        return self._cdf((1.0 - load) / (1.0 - load * self._residual))
+        if load <= 0:
+            return np.ones(self.points // 2)
+        pmf = np.fft.irfft((1.0 - load) / (1.0 - load * self._residual), n=self.points)
+        return np.asarray(_wait_cdf(pmf, self._damping, self.points // 2, 1.0 - load))
 
     def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
         half = self.points // 2

@@ -51,7 +51,7 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
     levels, places = busy_rates.size, weights.size
     arrived = np.zeros((levels, _TOGETHER + 1))
     likely = np.full(levels, -1, np.int64)
-    law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + 1)
+    law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + _TOGETHER + 1)
     most = over.shape[1]
     weights[:] = 0.0
     weights[0] = 1.0
@@ -82,7 +82,7 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
             meets[j, n] = met
             if alive < _SMALL:
                 break
-            new[:] = 0.0
+            new[: top + _TOGETHER] = 0.0
             high = 1
             for x in range(1, top + 1):
                 if law[x] < 1e-10:
@@ -91,17 +91,13 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
                 if likely[level] < 0:
                     likely[level] = _arrivals(work, share, busy_rates[level], arrived[level])
                 for a in range(likely[level] + 1):
-                    chance = law[x] * arrived[level, a]
-                    if chance < 1e-12:
-                        continue
-                    to = min(x - 1 + a, _QUEUE)
-                    new[to] += chance
-                    if to > high:
-                        high = to
-            top = high
-            for x in range(_QUEUE + 1):
+                    new[x - 1 + a] += law[x] * arrived[level, a]
+                high = max(high, x - 1 + likely[level])
+            for x in range(_QUEUE + 1, high + 1):
+                new[_QUEUE] += new[x]
+            top = min(high, _QUEUE)
+            for x in range(1, top + 1):
                 law[x] = new[x]
-            law[0] = 0.0
     return places
 
 

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic import _hit_kernels, _routing_kernels
+from smetric_model.analytic import _routing_kernels, _stay_kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.errors import SpecError
 from smetric_model.routing.policy import Policy
@@ -177,12 +177,12 @@ class StickRule:
             return np.asarray(self.stays_of_hits @ field.seen)
         if self.limits is not None:
             return np.asarray(
-                _hit_kernels.stay_of_limits(self.limits, field.at_least, field.seen, n - 1)
+                _stay_kernels.stay_of_limits(self.limits, field.at_least, field.seen, n - 1)
             )
         if self.scale != "mean" or self.lead_of_hit is None:
             return None
         return np.asarray(
-            _hit_kernels.stay_of_each_lead(
+            _stay_kernels.stay_of_each_lead(
                 self.lead_of_hit,
                 n,
                 (field.at_least, field.seen),
@@ -331,7 +331,7 @@ def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) ->
     Some other instance has nothing to prefill.
     """
     return np.asarray(
-        _hit_kernels.stay_under_bursts(
+        _stay_kernels.stay_under_bursts(
             np.asarray(added.tokens, dtype=float), added.weights, added.ratio, leads, levels, _CELLS
         )
     )

@@ -95,6 +95,17 @@ def test_random_sizes_fit_as_drawn():
     assert fitting_counts(size, np.ones(size.size), 15.0, 4).size == 4
 
 
+@given(seed=st.integers(0, 1000), items=st.floats(2.0, 300.0), spread=st.floats(0.05, 1.5))
+@settings(max_examples=20)
+def test_fitting_counts_do_not_depend_on_the_cells(seed, items, spread):
+    size = np.random.default_rng(seed).lognormal(0.0, spread, 300)
+    capacity = items * size.mean()
+    given = np.minimum(size, capacity), size, capacity, 1000
+    assert fitting_counts(*given).sum() == pytest.approx(
+        fitting_counts(*given, points=1 << 14).sum(), rel=5e-4
+    )
+
+
 # --- waiting -------------------------------------------------------------------------------------
 
 
@@ -102,10 +113,11 @@ def test_random_sizes_fit_as_drawn():
 @settings(max_examples=20)
 def test_wait_mm1(load):
     share = (np.arange(4000) + 0.5) / 4000
-    law = DiscreteWork(-np.log1p(-share), 60.0 / (1 - load))
+    law = DiscreteWork(-np.log1p(-share), 25.0 / (1 - load), points=1 << 10)
     cdf = law.waiting_cdf(load)
+    assert cdf[0] == pytest.approx(1 - load * law.mean_s)
     x = np.linspace(0.5, 10 / (1 - load), 20)
-    assert waits(law, cdf, x) == pytest.approx(1 - load * np.exp(-(1 - load) * x), abs=0.01)
+    assert waits(law, cdf, x) == pytest.approx(1 - load * np.exp(-(1 - load) * x), abs=0.002)
 
 
 @given(load=st.floats(0.1, 0.9))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from smetric_model.analytic import _search_kernels as kernels
 from smetric_model.analytic.load_laws import least_loaded_law
 from smetric_model.analytic.mixed_requests import pick
-from smetric_model.analytic.quantiles import inverted
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.routing_closure import Closure
 from smetric_model.analytic.think_times import ThinkTime
@@ -105,24 +104,3 @@ def test_kinds_that_are_kept_have_the_mean_of_all(seed):
     kept = picked.with_mean(other[picked.kinds], mean)
     assert (kept.kinds == picked.kinds).all()
     assert (other[kept.kinds] * kept.scale).mean() == pytest.approx(mean, rel=1e-9)
-
-
-@settings(deadline=None, max_examples=30)
-@given(off=st.floats(0.5, 2.0), shape=st.floats(0.3, 3.0))
-def test_a_rough_law_does_not_change_a_quantile(off, shape):
-    def law(x: float) -> float:
-        return float(-np.expm1(-((x / 3.0) ** shape)))
-
-    shares = (0.5, 0.9, 0.95, 0.99)
-    exact = [3.0 * (-np.log1p(-share)) ** (1 / shape) for share in shares]
-    asked = 0
-
-    def counted(x: float) -> float:
-        nonlocal asked
-        asked += 1
-        return law(x)
-
-    found = inverted(counted, 1e-3, 1e4, shares, lambda x: law(off * x))
-    assert found == pytest.approx(exact, rel=0.01)
-    if abs(off - 1) < 0.005:
-        assert asked <= 2 * len(shares) + 5
