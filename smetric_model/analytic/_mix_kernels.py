@@ -131,7 +131,7 @@ def pick(  # type: ignore[no-untyped-def]
     happen, count = np.empty(new.size + 1, np.int64), 0
     for k in by_output:  # those that do not occur are written over
         happen[count] = k
-        count += np.int64(weight[k] > 0.0)
+        count += 1 if weight[k] > 0.0 else 0
     happen = happen[:count]
     for k in happen:
         s = stratum[k]
