@@ -276,7 +276,7 @@ class LoadedInstance:
     @property
     def stretched_prefill_s(self) -> float:
         """Mean time that the engine is busy with a request's prefill, decodes beside it [s]."""
-        return self.wait.ahead.mean_s
+        return self.wait.stretched_prefill_s
 
     @property
     def prefill_load(self) -> float:
@@ -365,7 +365,7 @@ class LoadedInstance:
         """
         wait, before = self.wait, self.instance.mix.before_prefill_s
         step = wait.last_step
-        top = float(self._prefill_s.max()) + float(before.max()) + wait.ahead.horizon_s
+        top = float(self._prefill_s.max()) + float(before.max()) + wait.horizon_s
         top += 25 * self.kv_wait_s + step.under_way_s + step.most_s
         rows = spread(np.arange(before.size), _REQUESTS)
         own = self._prefill_s[:, rows]
@@ -378,7 +378,7 @@ class LoadedInstance:
             self._blocked,
             self._weights,
             wait.law,
-            wait.ahead.step_s,
+            wait.step_s,
             max(self.kv_wait_s, 1e-12),
             step,
         )
@@ -498,7 +498,7 @@ class LoadedInstance:
             self.ttft_limit_s - self.instance.mix.before_prefill_s,
             limit,
             self.wait.law,
-            self.wait.ahead.step_s,
+            self.wait.step_s,
             max(self.kv_wait_s, 1e-12),
             self.wait.last_step,
             table,

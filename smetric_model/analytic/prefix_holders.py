@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _holder_kernels
 from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.cluster_tiers import held_by_all
-from smetric_model.analytic.stick_rules import _stays_against_bursts
+from smetric_model.analytic.stick_rules import stays_against_bursts
 from smetric_model.routing.thresholds import FollowUp
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def holding_of(
     limits = cold_limits = _NO_LIMITS
     within = _NO_TABLE
     if cluster.unprefilled is not None:
-        within = _stays_against_bursts(cluster.unprefilled, prefixes.tokens, levels)
+        within = stays_against_bursts(cluster.unprefilled, prefixes.tokens, levels)
     else:
         form = cluster.policy.threshold_form
         assert form is not None  # as it compares instances

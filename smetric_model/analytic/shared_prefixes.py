@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smetric_model.analytic import _chain_kernels, _holder_kernels
-from smetric_model.analytic import _routing_kernels as kernels
+from smetric_model.analytic import _prefix_kernels as kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.routing.thresholds import FollowUp
 
