@@ -16,7 +16,7 @@ _STEPS = 32  # of time, growing
 def stays_present(mean, start=0.0):  # type: ignore[no-untyped-def]
     """ρ of an M/G/∞ queue that has ``mean`` customers while it is busy: ρ/(1 - e^-ρ) = mean.
 
-    Newton's method, from ``start`` where that is known to be near; ρ lies between mean - 1 and mean.
+    Newton's method, from ``start`` where that is known to be near; mean - 1 < ρ < mean.
     """
     if mean <= 1.0 + 1e-6:
         return 0.0
