@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from smetric_model.analytic.cluster_demand import ClusterDemand
     from smetric_model.analytic.cluster_tiers import LocalHits
     from smetric_model.analytic.stay_rule import Pace, StayRule
-    from smetric_model.analytic.step_model import StepModel
+    from smetric_model.analytic.step_time import StepModel
     from smetric_model.analytic.stickiness import Stickiness
     from smetric_model.routing.thresholds import ThresholdForm
 
