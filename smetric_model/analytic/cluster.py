@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.arrivals import Arrivals
-from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
+from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
 from smetric_model.analytic.cluster_field import STEPS_OF_ROUNDS, RoutingField
 from smetric_model.analytic.cluster_links import Fetches, Links
+from smetric_model.analytic.cluster_mix import RequestsOfEngines
 from smetric_model.analytic.cluster_rounds import Guess, Secant, change_between
-from smetric_model.analytic.cluster_tiers import LocalHits, Pace, StayRule
+from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
-from smetric_model.analytic.latency import host_time_s
-from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
+from smetric_model.analytic.mixed_requests import Mixed
 from smetric_model.analytic.routed_arrivals import arrivals_of
 from smetric_model.analytic.routed_stays import stay_rule, tier_rule
 from smetric_model.analytic.scenario_policy import policy_of
+from smetric_model.analytic.stay_rule import Pace, StayRule
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.stickiness import Stickiness
 from smetric_model.analytic.think_times import ThinkTime
@@ -147,10 +147,12 @@ class ColocatedCluster:
             self.fitted,
             self.instances,
         )
+        self.engines = RequestsOfEngines(
+            scenario, self.work, self.links, self.model, self.fitted, self.cluster.nodes
+        )
         self.has_global = scenario.global_tier.bytes_per_node > 0
-        #: time since the tiers were emptied, where that is not the start of the run [s]
+        #: time since the local tiers were emptied, where that is not the start of the run [s]
         self.local_age_s: float | None = None
-        self.global_age_s = float("inf")
 
     def emptied(self, local_s: float = float("inf"), global_s: float = float("inf")) -> Self:
         """Return the cluster so long after its tiers were emptied, sessions going on as before.
@@ -173,15 +175,16 @@ class ColocatedCluster:
         other = copy(self)
         long_ago = min(local_s, _LONG_AGO_S)
         other.local_age_s = long_ago
-        other.global_age_s = global_s
         other.work = self.work.with_window((_LONG_AGO_S, _LONG_AGO_S))
+        other.engines = copy(self.engines)
+        other.engines.work, other.engines.global_age_s = other.work, global_s
         return other
 
     def _begin(self) -> None:
         """Forget what rounds keep besides their guess."""
         self.field = RoutingField(self.scenario, self.policy, self.work, self.instances)
         self._shared_in_use = 0.0
-        self._picked: Picked | None = None
+        self.engines.picked = None
         self._scale = 1.0
 
     def _first_guess(self, rate_rps: float) -> Guess:
@@ -198,85 +201,15 @@ class ColocatedCluster:
 
     # --- one round ----------------------------------------------------------------------------
 
-    def reach_s(self, rate_rps: float, local_s: float) -> float:
-        """Return the age up to which the global tier holds KV [s].
-
-        Parameters
-        ----------
-        rate_rps : float
-            Of the cluster [requests/s].
-        local_s : float
-            Characteristic time of the local tier [s].
-        """
-        tier = self.scenario.global_tier
-        tokens = self.cluster.nodes * tier.bytes_per_node / self.demand.kv_bytes_per_token
-        profile = self.demand.profile
-        if tokens <= 0:
-            return 0.0
-        if tier.write == "through":
-            # every turn touches it
-            return min(float(profile.retention_s(tokens, rate_rps)), self.global_age_s)
-        # what the local tiers evict comes here: it holds the ages beyond theirs
-        below = float(profile.resident_token_s(min(local_s, 1e12)))
-        reach = float(profile.retention_s(tokens + rate_rps * below, rate_rps))
-        return min(reach, self.global_age_s)
-
     def _mix(self, rate_rps: float, guess: Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
-        """Pick requests as the engines get them, those that stay and those that do not."""
-        local, demand = self.work.local, self.demand
-        reach = self.reach_s(rate_rps, hits.retention_s)
-        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
-        n = local.prompt.size
-        found = np.concatenate((hits.whole_tokens, hits.part_tokens, hits.landed_tokens))
-        weight = np.concatenate((hits.whole, hits.stay - hits.whole, 1 - hits.stay))
-        new = np.tile(local.prompt, 3) - np.maximum(found, np.tile(held, 3))
-        if self._picked is None:
-            self._picked = pick(new, self.work.output_ranks, weight)
-        else:
-            mean = float(new @ weight) / float(weight.sum())
-            self._picked = self._picked.with_mean(new[self._picked.kinds], mean)
-        kinds, scale = self._picked
-        row = kinds % n
-        prompt, output = local.prompt[row], self.work.output_tokens[row]
-        # strata keep their means: of what is computed, and of what is generated
-        output = np.maximum(output * (self.work.mean_output / float(output.mean())), 1.0)
-        block = float(demand.instance.block_tokens)
-        computed = np.clip(new[kinds] * scale, 1.0, prompt)
-        total = np.minimum(prompt - computed, local.longest[row])
-        stored = held[row]
-        missing = stored - found[kinds]
-        potential = np.where(missing >= block, np.clip(missing, 0.0, total), 0.0)
-        here = total - potential
-        recompute = None
-        if self.scenario.global_tier.recompute_if_faster and potential.any():
-            recompute = np.asarray(
-                prefill_time_s(self.model, potential, here, demand.instance.token_budget)
-            )
-        written = np.zeros(kinds.size)
-        if self.has_global:
-            written = np.maximum(prompt - stored, 0.0)
-        weights = np.full(kinds.size, 1 / kinds.size)
-        fetches = self.links.fetches(
-            rate_rps, potential, weights, written, recompute, guess.computing
-        )
-        fetched = np.where(self.work.lots[: kinds.size] < fetches.made_ratio, potential, 0.0)
-        fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
-        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, kinds >= 2 * n)
-        return mixed, fetches, reach
-
-    def _host_s(self, prompt: FloatArray) -> FloatArray:
-        return np.asarray(host_time_s(self.demand.instance, prompt, self.fitted))
+        """Pick requests as the engines get them, and the age up to which the global tier holds."""
+        return self.engines.mix(rate_rps, guess.computing, hits)
 
     def _instance(self, mixed: Mixed) -> ColocatedInstance:
         demand = self.demand
         return ColocatedInstance(
             self.model,
-            RequestMix(
-                mixed.prompt,
-                mixed.output,
-                mixed.local + mixed.fetched,
-                self._host_s(mixed.prompt) + mixed.fetch_s,
-            ),
+            self.engines.engine_mix(mixed),
             *self._pool(mixed, demand.fixed_state_tokens),
         )
 
@@ -284,7 +217,7 @@ class ColocatedCluster:
         """KV pool and limits of an instance, shared prefixes in use taken off both sides."""
         demand = self.demand
         shared = self._shared_in_use
-        once = min(float(self.work.local.shared.mean()), 0.9 * float(mixed.prompt.min()))
+        once = min(self.work.local.mean_shared, 0.9 * float(mixed.prompt.min()))
         return (
             demand.pool_tokens - shared,
             demand.instance.token_budget,
@@ -345,7 +278,7 @@ class ColocatedCluster:
                 most=1,
             )
             if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
-                self._picked, picked_at = None, hits.mean_stay
+                self.engines.picked, picked_at = None, hits.mean_stay
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -439,9 +372,9 @@ class ColocatedCluster:
         self.field.before_token_ratio = self._before_token_ratio(ttft, decode)
         self.field.first_token_s = ttft
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
-        shared = float(self.work.local.shared.mean())
+        shared = self.work.local.mean_shared
         fetching = own * float(instance.mix.before_prefill_s.mean())
-        fetching -= own * float(self._host_s(instance.mix.prompt_tokens).mean())
+        fetching -= own * float(self.engines.host_s(instance.mix.prompt_tokens).mean())
         running = loaded.mean_batch + fetching
         time = running / own if own > 0 else 0.0
         # the instance counts contexts less what they share
@@ -492,7 +425,7 @@ class ColocatedCluster:
     ) -> ClusterState:
         local = self.work.local
         prompt = float(local.prompt.mean())
-        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
+        held = self.engines.held_tokens(reach)
         potential = hits.whole * np.maximum(held - hits.whole_tokens, 0.0)
         potential += (hits.stay - hits.whole) * np.maximum(held - hits.part_tokens, 0.0)
         potential += (1 - hits.stay) * np.maximum(held - hits.landed_tokens, 0.0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic.cluster_tiers import Pace, StayRule
+from smetric_model.analytic.stay_rule import Pace, StayRule
 
 __all__ = ["Guess", "Secant", "change_between"]
 

@@ -187,7 +187,7 @@ class DecodeStalls:
                 ttft_limit_s - self.instance.mix.before_prefill_s,
                 limit,
                 self.wait.law,
-                self.wait.ahead.step_s,
+                self.wait.step_s,
                 max(self.groups.kv_wait_s, 1e-12),
                 self.wait.last_step,
                 table,

@@ -260,7 +260,7 @@ class LoadedInstance:
     @property
     def stretched_prefill_s(self) -> float:
         """Mean time that the engine is busy with a request's prefill, decodes beside it [s]."""
-        return self.wait.ahead.mean_s
+        return self.wait.stretched_prefill_s
 
     @property
     def prefill_load(self) -> float:
@@ -349,7 +349,7 @@ class LoadedInstance:
         """
         wait, before = self.wait, self.instance.mix.before_prefill_s
         step = wait.last_step
-        top = float(self.prefill_s.max()) + float(before.max()) + wait.ahead.horizon_s
+        top = float(self.prefill_s.max()) + float(before.max()) + wait.horizon_s
         top += 25 * self.groups.kv_wait_s + step.under_way_s + step.most_s
         rows = spread(np.arange(before.size), _REQUESTS)
         own = self.prefill_s[:, rows]
@@ -363,7 +363,7 @@ class LoadedInstance:
             self.groups.blocked,
             self.groups.weight,
             wait.law,
-            wait.ahead.step_s,
+            wait.step_s,
             max(self.groups.kv_wait_s, 1e-12),
             step,
         )

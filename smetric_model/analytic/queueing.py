@@ -5,15 +5,13 @@ Everything here is about one server and knows nothing of LLMs.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "DiscreteWork",
     "cumulated",
     "damping",
     "erlang_c",
@@ -21,6 +19,7 @@ __all__ = [
     "number_in_system",
     "on_grid",
     "state_dependent_queue",
+    "waiting_law",
 ]
 
 
@@ -155,7 +154,7 @@ def fitting_counts(
     if spread < 1e-9 * mean:
         return np.ones(int(np.clip(np.floor(capacity / mean * (1 + 1e-12)), 1, most)))
     count = int(capacity / mean + 10 + 8 * spread / mean * np.sqrt(capacity / mean))
-    # damped, so that sums beyond the transform count for 1e-8 of themselves (see DiscreteWork)
+    # damped, so that sums beyond the transform count for 1e-8 of themselves (see waiting_law)
     transform = np.fft.rfft(pmf * damping(2 * points))
     return np.asarray(_fits(transform, _below(points), min(count, most)))
 
@@ -236,16 +235,33 @@ def damping(points: int) -> NDArray[np.float64]:
 
 
 @njit(cache=True, error_model="numpy")
-def _residual(pmf, scale, powers):  # type: ignore[no-untyped-def]
-    """Damped ``(1 - F) scale`` between the points of the first half of a grid."""
-    density = np.zeros(pmf.size)
-    upto, before = 0.0, 0.0
-    for k in range(pmf.size // 2):
-        upto += pmf[k]
-        survival = max(1.0 - upto, 0.0)
-        density[k] = 0.5 * (survival + before) * scale * powers[k]
-        before = survival
-    return density
+def _residual(work, weights, step, powers):  # type: ignore[no-untyped-def]
+    """Damped law of the residual life of a work in progress, density (1 - F) / mean; and the mean.
+
+    Spread over neighbouring points as works are, so that its mean is that of the sample,
+    ``E[S^2] / 2 E[S]``.  Up to half of the grid; what lies beyond is left out (a defective law: the
+    result below is unaffected).
+    """
+    size = powers.size // 2
+    law, ends = np.zeros(powers.size), np.zeros(size + 1)
+    total, weight = 0.0, 0.0
+    for i in range(work.size):
+        weight += weights[i]
+        total += weights[i] * work[i]
+        position = min(work[i] / step, float(size))
+        low = int(position)
+        upper = position - low
+        ends[low] += weights[i]
+        law[low] += weights[i] * (upper - 0.5 * upper * upper + (0.5 if low > 0 else 0.0))
+        law[low + 1] += weights[i] * 0.5 * upper * upper
+    beyond = ends[size]
+    for k in range(size - 1, -1, -1):
+        law[k] += beyond if k > 0 else 0.5 * beyond
+        beyond += ends[k]
+    scale = step / total if total > 0.0 else 0.0
+    for k in range(powers.size):
+        law[k] *= scale * powers[k] if k < size else 0.0
+    return law, total / weight
 
 
 @njit(cache=True, error_model="numpy")
@@ -260,162 +276,64 @@ def cumulated(pmf, powers, size):  # type: ignore[no-untyped-def]
     return cdf
 
 
-def _powers(base: NDArray[np.complex128], exponent: NDArray[np.float64]) -> NDArray[np.complex128]:
-    """Powers of whole exponents (…, 1), by squares."""
-    left = exponent.astype(np.int64)
-    result = np.ones(np.broadcast_shapes(left.shape, base.shape), dtype=np.complex128)
-    square = base
-    while left.any():
-        result = np.where(left % 2 == 1, result * square, result)
-        square = square * square
-        left = left // 2
-    return result
+@njit(cache=True, error_model="numpy")
+def _wait_cdf(pmf, powers, at_once):  # type: ignore[no-untyped-def]
+    """Distribution function of a damped law that is continuous but for those who need not wait.
+
+    What is at a grid point stands for the cell around it, half of which lies beyond the point.
+    """
+    cdf = np.empty(pmf.size // 2)
+    upto, cdf[0] = pmf[0], at_once
+    for k in range(1, cdf.size):
+        mass = pmf[k] / powers[k]
+        cdf[k] = min(max(upto + 0.5 * mass, cdf[k - 1]), 1.0)
+        upto += mass
+    return cdf
 
 
-class DiscreteWork:
-    r"""A positive random amount of work on a grid, with what queueing needs of it.
+def waiting_law(
+    work_s: ArrayLike,
+    weights: ArrayLike,
+    rate_rps: float,
+    horizon_s: float,
+    points: int = 1 << 10,
+) -> tuple[NDArray[np.float64], float]:
+    r"""Return the law of the wait for a first-come-first-served server (M/G/1).
 
-    The sample is spread over the two neighbouring grid points of each value, which keeps its mean
-    exactly.  The grid's step follows the mean and its length the largest value of interest, so
-    that heavy tails stay in.
+    Pollaczek-Khinchine as a geometric sum of residual works,
+
+    .. math:: \hat W = \frac{1 - \rho}{1 - \rho \hat R},
+
+    on a grid and by a damped transform; no moment closure, so that heavy tails count as they are.
 
     Parameters
     ----------
-    work_s : array_like of float, shape (n,)
-        Sample of the work [s], not negative.
-    weights : array_like of float, shape (n,), optional
-        Weight of each, default equal.
+    work_s, weights : array_like of float, shape (n,)
+        Sample of the works [s], not negative, and the weight of each.
+    rate_rps : float
+        Poisson arrival rate [requests/s].
     horizon_s : float
-        Largest amount of work that will be asked for [s].
+        Longest wait of interest [s].
     points : int
-        Size of the grid; a power of two.
+        Size of the transform, a power of two; half of it is the grid.
 
-    Attributes
-    ----------
-    mean_s, second_moment_s2 : float
-        Moments of the work [s], [s^2].
-    step_s, horizon_s : float
-        Step of the grid and its last point [s].
+    Returns
+    -------
+    cdf : ndarray, shape (points // 2,)
+        P(wait <= x) at ``x = 0, step_s, 2 step_s, …``; zeros where ρ >= 1.
+    step_s : float
+        Step of the grid [s].
     """
-
-    mean_s: float
-    second_moment_s2: float
-
-    def __init__(
-        self,
-        work_s: ArrayLike,
-        horizon_s: float,
-        weights: ArrayLike | None = None,
-        points: int = 1 << 13,
-    ):
-        work = np.asarray(work_s, dtype=float)
-        half = points // 2
-        self.step_s = max(horizon_s, 1e-9) / half
-        self.points = points
-        self.horizon_s = (half - 1) * self.step_s
-        # Generating functions are sampled on a circle of radius below 1, so that what a circular
-        # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
-        self._damping = damping(points)
-        share = np.ones(work.size) if weights is None else np.asarray(weights, dtype=float)
-        # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
-        self._pmf, self.mean_s, square = on_grid(work, share, self.step_s, half - 1, points)
-        self.second_moment_s2 = square + self.mean_s**2
-
-    @cached_property
-    def _work(self) -> NDArray[np.complex128]:
-        """Transform of the work."""
-        return np.fft.rfft(self._pmf * self._damping)
-
-    @cached_property
-    def _residual(self) -> NDArray[np.complex128]:
-        """Transform of the residual life of the work in progress: density (1 - F) / mean.
-
-        Up to the horizon; what lies beyond is left out (a defective law: the result below the
-        horizon is unaffected).
-        """
-        scale = self.step_s / self.mean_s if self.mean_s > 0 else 0.0
-        return np.fft.rfft(_residual(self._pmf, scale, self._damping))
-
-    def arrived_cdf(self, rate_rps: float, interval_s: float) -> NDArray[np.float64]:
-        r"""Return the law of the work that arrives in an interval (compound Poisson).
-
-        .. math:: \hat W = \exp(\lambda t (\hat F - 1))
-
-        Parameters
-        ----------
-        rate_rps : float
-            Poisson rate of arrivals [requests/s].
-        interval_s : float
-            Length of the interval [s].
-
-        Returns
-        -------
-        ndarray, shape (points // 2,)
-            P(work <= x) at ``x = 0, step_s, 2 step_s, …``.
-        """
-        return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
-
-    def sum_cdf(self, count: ArrayLike) -> NDArray[np.float64]:
-        """Return the law of the sum of ``count`` independent works.
-
-        Parameters
-        ----------
-        count : float or array_like of float, shape (k,)
-            How many, or several such numbers; between whole numbers a mixture of the two.
-
-        Returns
-        -------
-        ndarray, shape (points // 2,) or (k, points // 2)
-            P(sum <= x) at ``x = 0, step_s, 2 step_s, …``.
-        """
-        counts = np.asarray(count, dtype=float)[..., None]
-        whole = np.floor(counts)
-        part = counts - whole
-        return self._cdf(_powers(self._work, whole) * (1.0 - part + part * self._work))
-
-    def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
-        r"""Return the law of the wait for a first-come-first-served server (M/G/1).
-
-        Pollaczek-Khinchine as a geometric sum of residual works,
-        ``W = (1 - ρ) / (1 - ρ R)`` in the transform domain; no moment closure, so that heavy
-        tails count as they are.
-
-        Parameters
-        ----------
-        rate_rps : float
-            Poisson arrival rate [requests/s].
-
-        Returns
-        -------
-        ndarray, shape (points // 2,)
-            P(wait <= x) at ``x = 0, step_s, 2 step_s, …``; zeros where ρ >= 1.
-        """
-        load = rate_rps * self.mean_s
-        if load >= 1:
-            return np.zeros(self.points // 2)
-        return self._cdf((1.0 - load) / (1.0 - load * self._residual))
-
-    def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
-        half = self.points // 2
-        pmf = np.fft.irfft(transform, n=self.points)
-        cdf = cumulated(pmf.reshape(-1, self.points), self._damping, half)
-        return np.asarray(cdf.reshape(*transform.shape[:-1], half))
-
-    def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
-        """Interpolate a law returned by this object.
-
-        Parameters
-        ----------
-        cdf : ndarray
-            From :meth:`arrived_cdf` or :meth:`waiting_cdf`.
-        x_s : array_like of float
-            Where [s]; below 0 the probability is 0.
-
-        Returns
-        -------
-        ndarray
-            P(amount <= x).
-        """
-        x = np.asarray(x_s, dtype=float)
-        grid = np.arange(cdf.size) * self.step_s
-        return np.where(x < 0, 0.0, np.interp(x, grid, cdf))
+    half = points // 2
+    step_s = max(horizon_s, 1e-9) / half
+    # The generating function is sampled on a circle of radius below 1, so that what a circular
+    # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
+    powers = damping(points)
+    law, mean_s = _residual(
+        np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float), step_s, powers
+    )
+    load = rate_rps * mean_s
+    if load >= 1:
+        return np.zeros(half), step_s
+    pmf = np.fft.irfft((1.0 - load) / (1.0 - load * np.fft.rfft(law)), n=points)
+    return np.asarray(_wait_cdf(pmf, powers, 1.0 - load)), step_s

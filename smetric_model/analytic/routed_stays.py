@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smetric_model.analytic.cluster_tiers import HOLDERS, LEADS, Lead, StayRule, lead_of
+from smetric_model.analytic.stay_rule import HOLDERS, LEADS, Lead, StayRule, lead_of
 
 if TYPE_CHECKING:
     from smetric_model.analytic.cluster_tiers import LocalHits

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smetric_model.analytic import _quantile_kernels, _session_kernels, _step_kernels
+from smetric_model.analytic import _mix_kernels, _quantile_kernels, _step_kernels
 from smetric_model.analytic._stall_kernels import LastStep
 from smetric_model.analytic.busy_periods import condensed
 from smetric_model.analytic.latency import prefill_time_s
@@ -46,13 +46,34 @@ def test_step_time_of_a_negative_input_is_nan(model):
     assert np.isnan(_step_kernels.step_time_s(model, -1.0))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)), min_size=1, max_size=60),
-)
-def test_sorted_within_groups_is_a_lexsort(pairs):
-    rank, group = np.array(pairs).T
-    ordered = _session_kernels.sorted_within(rank.copy(), group.copy(), 10, 5)
-    assert ordered.tolist() == np.lexsort((rank, group)).tolist()
+def _picked_by_sorting(new, rank, weight, strata, targets):
+    """Kinds of request picked by two plain sorts."""
+    order = np.argsort(new, kind="stable")
+    order = order[weight[order] > 0]
+    upto = np.cumsum(weight[order])
+    stratum = np.minimum((upto * (strata / upto[-1]) - 1e-9).astype(int), strata - 1)
+    inner = np.lexsort((rank[order], stratum))
+    upto = np.cumsum(weight[order][inner])
+    at = np.searchsorted(upto, targets * upto[-1])
+    return order[inner[np.minimum(at, inner.size - 1)]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32 - 1), spread=st.floats(0.01, 3), whole=st.booleans())
+def test_kinds_picked_without_sorting_all_are_those_of_two_sorts(seed, spread, whole):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 3_000))
+    new, weight = rng.lognormal(6, spread, size), rng.uniform(0, 1, size)
+    new = np.round(new) if whole else new
+    weight[rng.uniform(0, 1, size) < 0.3] = 0.0
+    weight[0] = 0.5
+    rank = rng.integers(0, 40, size)
+    targets = (np.arange(96) + rng.uniform(0.01, 0.99, 96)) / 96
+    kinds, scale = np.empty(96, np.int64), np.empty(96)
+    by_rank = np.argsort(rank, kind="stable")
+    mean = _mix_kernels.pick(new, by_rank, rank, weight, 8, targets, kinds, scale)
+    assert (kinds == _picked_by_sorting(new, rank, weight, 8, targets)).all()
+    assert mean == pytest.approx(new @ weight / weight.sum(), rel=1e-9)
 
 
 def spread_out(places, count=50):
