@@ -122,6 +122,11 @@ class ClusterDemand:
         return np.asarray(np.unique(session, return_inverse=True)[1], dtype=np.int64).reshape(-1)
 
     @cached_property
+    def mean_prompt(self) -> float:
+        """Mean prompt of all requests that count [tokens]."""
+        return float(self.demand.prompt_tokens[self.rows].mean())
+
+    @cached_property
     def mean_output(self) -> float:
         """Mean output of all requests that count [tokens]."""
         return float(self.demand.output_tokens[self.rows].mean())

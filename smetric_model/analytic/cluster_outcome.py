@@ -120,13 +120,9 @@ def _slo_probability(cluster: ColocatedCluster, state: ClusterState) -> SloProba
 
 def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) -> dict[str, float]:
     """Tokens per second: means of all requests of the window, shares within SLO of the picked."""
-    rows, demand = cluster.work.rows, cluster.demand
     prompt, output = state.mixed.prompt, state.mixed.output
     reused = state.mixed.local + state.mixed.fetched
-    means = {
-        "prompt": float(demand.prompt_tokens[rows].mean()),
-        "output": float(demand.output_tokens[rows].mean()),
-    }
+    means = {"prompt": cluster.work.mean_prompt, "output": cluster.work.mean_output}
     reuse_ratio = min(state.local_ratio + state.global_ratio, 1.0)
     means["reused_prompt"] = means["prompt"] * reuse_ratio
     means["computed_prompt"] = means["prompt"] - means["reused_prompt"]
@@ -139,7 +135,7 @@ def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) ->
     within = {}
     for name, tokens in picked.items():
         whole = float(tokens.sum())
-        share = float((tokens * both).sum()) / whole if whole > 0 else 0.0
+        share = float(tokens @ both) / whole if whole > 0 else 0.0
         within[name] = means[name] * share
     # the parts are rounded apart: prompt is their sum
     within["prompt"] = within["reused_prompt"] + within["computed_prompt"]
