@@ -12,14 +12,14 @@ from numba import njit
 
 from smetric_model.analytic._step_kernels import VERSION, one_prefill, one_step
 
-__all__ = ["residence", "tables"]
+__all__ = ["own_prefills", "residence", "tables"]
 
 _SOLVES = 20  # of the batch that fills the pool
 _BATCHES = 6  # at which prefills beside decodes are tabulated
 _PREFILLS = 64  # requests that say how decodes shorten the prefills of all
 
 
-def _kernels(version: int) -> tuple[Any, Any]:
+def _kernels(version: int) -> tuple[Any, Any, Any]:
     """Return the kernels kept on disk under a version of the step formulas."""
 
     @njit(cache=True, error_model="numpy")
@@ -129,7 +129,26 @@ def _kernels(version: int) -> tuple[Any, Any]:
             completion[i], decoding[i] = fitting, fitting_decoding
         return batches, grid, table, means, step_s, completion, decoding
 
-    return residence, tables
+    @njit(cache=True, error_model="numpy")
+    def own_prefills(model, new, budget, context, grid, table, batches):  # type: ignore[no-untyped-def]
+        """Time of the steps that carry each request's own prefill in each of some batches."""
+        result = np.empty((batches.size, new.size if version >= 0 else 0))
+        for b in range(batches.size):
+            decodes = batches[b] - 1.0
+            row, share = 0, 0.0
+            if grid.size > 1:
+                while row < grid.size - 2 and grid[row + 1] < decodes:
+                    row += 1
+                share = min((decodes - grid[row]) / (grid[row + 1] - grid[row]), 1.0)
+            above = min(row + 1, grid.size - 1)
+            step = one_step(model, 0.0, 0.0, decodes, context) if decodes > 0.0 else 0.0
+            chunk = max(budget - decodes, 1.0)
+            for i in range(new.size):
+                result[b, i] = np.ceil(new[i] / chunk) * step
+                result[b, i] += (1.0 - share) * table[row, i] + share * table[above, i]
+        return result
+
+    return residence, tables, own_prefills
 
 
-residence, tables = _kernels(VERSION)
+residence, tables, own_prefills = _kernels(VERSION)

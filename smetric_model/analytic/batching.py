@@ -259,6 +259,31 @@ class ColocatedInstance:
             return np.asarray(table[row])
         return np.asarray((1.0 - share) * table[row] + share * table[row + 1])
 
+    def own_prefill_s(self, batches: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the time of the steps that carry each request's own prefill.
+
+        Parameters
+        ----------
+        batches : ndarray of float, shape (b,)
+            Sizes of the batch that it is part of.
+
+        Returns
+        -------
+        ndarray, shape (b, n)
+            Marginal times as of :meth:`prefill_s` plus those of the steps without it [s].
+        """
+        return np.asarray(
+            kernels.own_prefills(
+                self.model,
+                self.mix.prompt_tokens - self.mix.hit_tokens,
+                float(self.token_budget),
+                self.decode_context_tokens,
+                self._grid,
+                self._prefill_table_s,
+                batches,
+            )
+        )
+
     def mean_prefill_s(self, decode_batch: float) -> float:
         """Return the mean of :meth:`prefill_s` over requests [s].
 
