@@ -134,6 +134,8 @@ class ColocatedInstance:
         P(at least 1, 2, … b running requests fit the pool).
     batches : ndarray, shape (b,)
         Mean number in service with 1, 2, … b present; the last is ``max_batch``.
+    new_tokens : ndarray, shape (n,)
+        Prompt tokens that each request computes [tokens].
     decode_step_s : ndarray, shape (b,)
         Decode step time at each of ``batches``, at the mean decode context [s].
     completion_rate_rps, decode_completion_rps : ndarray, shape (b,)
@@ -146,6 +148,7 @@ class ColocatedInstance:
 
     fits_ratio: NDArray[np.float64]
     batches: NDArray[np.float64]
+    new_tokens: NDArray[np.float64]
     decode_step_s: NDArray[np.float64]
     completion_rate_rps: NDArray[np.float64]
     decode_completion_rps: NDArray[np.float64]
@@ -186,7 +189,7 @@ class ColocatedInstance:
             model, prompt, output, hit, budget, float(pool_tokens), most, float(fixed_state_tokens)
         )
         self.fits_ratio = fitting_counts(context, stay_s, pool_tokens, max_running_requests)
-        new = prompt - hit
+        self.new_tokens = prompt - hit
         (
             self.batches,
             self._grid,
@@ -197,9 +200,9 @@ class ColocatedInstance:
             self.decode_completion_rps,
         ) = kernels.tables(
             model,
-            new,
+            self.new_tokens,
             hit,
-            np.argsort(new),
+            np.argsort(self.new_tokens),
             alone_s,
             self.fits_ratio,
             budget,
@@ -219,8 +222,7 @@ class ColocatedInstance:
         """Return the saturation rate with a KV pool ``factor`` times as large [requests/s]."""
         batch = float(np.clip(self.max_batch * factor, 1.0, self.max_running_requests))
         step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-        hit = self.mix.hit_tokens
-        new = self.mix.prompt_tokens - hit
+        hit, new = self.mix.hit_tokens, self.new_tokens
         others = batch - 1.0
         context = self.decode_context_tokens if others > 0 else 0.0
         with_chunks = prefill_time_s(self.model, new, hit, self.token_budget, others, context)
@@ -258,6 +260,31 @@ class ColocatedInstance:
         if share == 0.0:
             return np.asarray(table[row])
         return np.asarray((1.0 - share) * table[row] + share * table[row + 1])
+
+    def own_prefill_s(self, batches: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the time of the steps that carry each request's own prefill.
+
+        Parameters
+        ----------
+        batches : ndarray, shape (k,)
+            Sequences in these steps, the request among them; at least 1.
+
+        Returns
+        -------
+        ndarray, shape (k, n)
+            Its marginal engine time and the decode steps of the others meanwhile [s].
+        """
+        return np.asarray(
+            kernels.own_prefills(
+                self.model,
+                self.new_tokens,
+                self._grid,
+                self._prefill_table_s,
+                batches,
+                float(self.token_budget),
+                self.decode_context_tokens,
+            )
+        )
 
     def mean_prefill_s(self, decode_batch: float) -> float:
         """Return the mean of :meth:`prefill_s` over requests [s].
