@@ -19,7 +19,7 @@ _BATCHES = 6  # at which prefills beside decodes are tabulated
 _PREFILLS = 64  # requests that say how decodes shorten the prefills of all
 
 
-def _kernels(version: int) -> tuple[Any, Any, Any]:
+def _kernels(version: int) -> tuple[Any, Any]:
     """Return the kernels kept on disk under a version of the step formulas."""
 
     @njit(cache=True, error_model="numpy")
@@ -129,26 +129,30 @@ def _kernels(version: int) -> tuple[Any, Any, Any]:
             completion[i], decoding[i] = fitting, fitting_decoding
         return batches, grid, table, means, step_s, completion, decoding
 
-    @njit(cache=True, error_model="numpy")
-    def own_prefills(model, new, budget, context, grid, table, batches):  # type: ignore[no-untyped-def]
-        """Time of the steps that carry each request's own prefill in each of some batches."""
-        result = np.empty((batches.size, new.size if version >= 0 else 0))
-        for b in range(batches.size):
-            decodes = batches[b] - 1.0
-            row, share = 0, 0.0
-            if grid.size > 1:
-                while row < grid.size - 2 and grid[row + 1] < decodes:
-                    row += 1
-                share = min((decodes - grid[row]) / (grid[row + 1] - grid[row]), 1.0)
-            above = min(row + 1, grid.size - 1)
-            step = one_step(model, 0.0, 0.0, decodes, context) if decodes > 0.0 else 0.0
-            chunk = max(budget - decodes, 1.0)
-            for i in range(new.size):
-                result[b, i] = np.ceil(new[i] / chunk) * step
-                result[b, i] += (1.0 - share) * table[row, i] + share * table[above, i]
-        return result
-
-    return residence, tables, own_prefills
+    return residence, tables
 
 
-residence, tables, own_prefills = _kernels(VERSION)
+residence, tables = _kernels(VERSION)
+
+
+@njit(cache=True, error_model="numpy")
+def own_prefills(new, grid, table, batches, without_s, budget):  # type: ignore[no-untyped-def]
+    """Time of the steps that carry each request's prefill in batches; shape (batches, n).
+
+    ``without_s``: a step of the others alone.
+    """
+    times = np.empty((batches.size, new.size))
+    for b in range(batches.size):
+        decodes = batches[b] - 1.0
+        row = 0
+        while row + 2 < grid.size and grid[row + 1] < decodes:
+            row += 1
+        above = min(row + 1, grid.size - 1)
+        share = 0.0
+        if above > row:
+            share = min(max((decodes - grid[row]) / (grid[above] - grid[row]), 0.0), 1.0)
+        chunk = max(budget - decodes, 1.0)
+        for i in range(new.size):
+            marginal = (1.0 - share) * table[row, i] + share * table[above, i]
+            times[b, i] = marginal + np.ceil(new[i] / chunk) * without_s[b]
+    return times
