@@ -365,7 +365,7 @@ class LocalTier(TierTables):
             self._order,
             self._blocks,
             self._groups,
-            self._older_rows,
+            self._older_begin,
             self._older,
             self._alike,
             self._group_begin,
