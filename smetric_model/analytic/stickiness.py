@@ -20,7 +20,7 @@ closed by the law of the other instances, which is the same ``p``:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -165,9 +165,10 @@ class Stickiness:
         """
         law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
         at_least = np.cumsum(self.load_law[::-1])[::-1]
-        of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
-        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
-        return np.asarray(np.clip(share, 0.0, 1.0))
+        wins = np.empty(count)
+        of = _geometric(self.cluster.instances, count)
+        kernels.least_loaded_wins(at_least, law, seen, of, wins)
+        return wins
 
     @property
     def joined_load_mean(self) -> float:
@@ -322,6 +323,12 @@ def stickiness(
             steps,
         )
     return _answer(closure, state, steps)
+
+
+@lru_cache(maxsize=64)
+def _geometric(instances: int, count: int) -> FloatArray:
+    """Numbers of instances from 1 to N in geometric series."""
+    return np.geomspace(1.0, float(max(instances, 2)), count)
 
 
 def _resized(law: FloatArray, levels: int) -> FloatArray:
