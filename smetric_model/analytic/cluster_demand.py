@@ -88,10 +88,13 @@ class ClusterDemand:
         return np.argsort(self.output_ranks, kind="stable")
 
     @cached_property
-    def _by_session(self) -> NDArray[np.intp]:
-        """Order of :attr:`everyone` by session, then time."""
-        rows = self.everyone.rows
-        return np.lexsort((rows, self.demand.session_reuse.session[rows]))
+    def _chains(self) -> tuple[NDArray[np.intp], NDArray[np.int64], FloatArray]:
+        """Order of :attr:`everyone` by session, then time; sessions; weights of the follow-ups."""
+        reuse, rows = self.demand.session_reuse, self.everyone.rows
+        session = reuse.session[rows]
+        follows = np.isin(rows, self.rows) & (reuse.turn[rows] > 0)
+        weights = follows / max(int(np.count_nonzero(follows)), 1)
+        return np.lexsort((rows, session)), session, weights
 
     @cached_property
     def session_labels(self) -> NDArray[np.int64]:
@@ -202,9 +205,16 @@ class ClusterDemand:
         return ThinkTime.fit(gaps)
 
     @cached_property
-    def think_classes(self) -> FloatArray:
-        """P(class of the think time | follow-up), shape (follow-ups of the sample, classes)."""
-        return self.think_time.memberships(self.local.idle[0, self.local.has_home])
+    def think_class_weights(self) -> FloatArray:
+        """Share of each class of think times that each request of the sample makes up.
+
+        Shape (classes, n); 0 for those without an earlier turn.
+        """
+        local = self.local
+        belongs = self.think_time.memberships(local.idle[0, local.has_home])
+        weights = np.zeros((belongs.shape[1], local.prompt.size))
+        weights[:, local.has_home] = (belongs / np.maximum(belongs.sum(axis=0), 1e-300)).T
+        return weights
 
     @cached_property
     def turns(self) -> TurnLaw:
@@ -254,22 +264,16 @@ class ClusterDemand:
         """
         if instances == 1:
             return 1.0
-        tier = self.everyone
-        reuse = self.demand.session_reuse
-        rows = tier.rows
-        stay, tied, sought = tier.stays_alone(
+        stay, tied, sought = self.everyone.stays_alone(
             rule, hits, instances, rate_rps / instances, self.window_s, pace
         )
-        session = reuse.session[rows]
-        at_first = np.zeros(rows.size)
-        sought = sought if rule.seeks_hits else np.zeros(rows.size)
-        _session_kernels.returns(
-            self._by_session, session, stay, tied, sought, float(instances), at_first
-        )
-        counted = np.zeros(reuse.session.size, dtype=bool)
-        counted[self.rows] = True
-        follows = counted[rows] & (reuse.turn[rows] > 0)
-        return float(at_first[follows].mean()) if follows.any() else float("nan")
+        order, session, weights = self._chains
+        if not weights.any():
+            return float("nan")
+        sought = sought if rule.seeks_hits else np.zeros(stay.size)
+        at_first = np.empty(stay.size)
+        _session_kernels.returns(order, session, stay, tied, sought, float(instances), at_first)
+        return float(at_first @ weights)
 
 
 def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:
