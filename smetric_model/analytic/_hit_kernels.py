@@ -114,11 +114,12 @@ def _add_older(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def _find_ties(  # type: ignore[no-untyped-def]
-    alike, block, edges, turns_back, pace, window, retention, work, tied
+    alike, block, edges, powers, turns_back, pace, window, retention, work, tied
 ):
     """P(an older copy as long as the latest is the last turn's that was not at home), by instance.
 
-    The session has stayed since, and left then.
+    The session has stayed since, and left then.  ``powers``: the chance that it has stayed for so
+    many rows, if it is the same for all.
     """
     begin, request, rows, idle, between = alike
     start, end = window
@@ -132,7 +133,7 @@ def _find_ties(  # type: ignore[no-untyped-def]
         if not log_kept < 0.0:
             continue
         passed = (turns_back[row] - 1.0) * pace[0] + idle[e] + between[e] * pace[1]
-        longer = np.exp(log_kept * (edges[row] - 1.0))
+        longer = powers[row] if powers.size else np.exp(log_kept * (edges[row] - 1.0))
         last = (reach - longer) * min(max((end - passed) / length, 0.0), 1.0)
         reach = longer
         for z in range(retention.size):
@@ -312,6 +313,7 @@ def found(  # type: ignore[no-untyped-def]
         home_wins,
         without,
     )
+    powers = np.exp(stay_of[1, 0] * (edges - 1.0)) if leads.size == 0 else np.empty(0)
     work = np.zeros(_ROWS * LANES)
     elsewhere, tied = np.zeros(levels * LANES), np.zeros(levels * LANES)
     stays, refused, moves, adrift, tokens = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -344,16 +346,18 @@ def found(  # type: ignore[no-untyped-def]
         older_at += older_rows[block] * 3 * LANES
         if needs_own and swaps > 0.0:
             tied[:] = 0.0
-            _find_ties(alike, block, edges, turns_back, pace, window, retention, work, tied)
+            _find_ties(alike, block, edges, powers, turns_back, pace, window, retention, work, tied)
         for i in range(_STAYS * LANES, _ROWS * LANES):
             work[i] = 0.0
         for z in range(levels):
             for i in range(LANES):
                 prefix = prefixes[z, group[first + i]]
                 work[_CHANCE * LANES + i] = prefix[0]
-                work[_PREFIX_ELSEWHERE * LANES + i] = prefix[1]
-                work[_DRIFTS * LANES + i] = prefix[2]
-                work[_AT_HOLDER * LANES + i] = prefix[3]
+                if alone:
+                    work[_PREFIX_ELSEWHERE * LANES + i] = prefix[1]
+                if needs_own:
+                    work[_DRIFTS * LANES + i] = prefix[2]
+                    work[_AT_HOLDER * LANES + i] = prefix[3]
             age = retention[z] if retention[z] > 0.0 else -np.inf
             _on_instance(
                 figures,
