@@ -199,13 +199,12 @@ class BusyPeriods:
         self.points = points
         half = points // 2
         self.step_s = horizon_s / (half - 1)
-        z = circle(points)
-        self._busy, x = kernels.busy_transform(
-            self._on_grid(work_s, weights), rate_rps * self.step_s, z
-        )
+        self._growth_per_step = rate_rps * self.step_s
+        self._growing = self._on_grid(work_s, weights)
+        self._first = np.zeros(0)
         if first is not None:
             self.rate_rps = first[2]
-            self._busy = kernels.work_transform(self._on_grid(*first[:2]), x)
+            self._first = self._on_grid(*first[:2])
 
     def _on_grid(self, work_s: ArrayLike, weights: ArrayLike) -> NDArray[np.float64]:
         work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
@@ -224,7 +223,17 @@ class BusyPeriods:
         result : ndarray of complex, shape (k, points // 2 + 1)
             Filled in.
         """
-        kernels.delay_transforms(self.rate_rps * interval_s, self._busy, result)
+        pmf, per_step = self._growing, self._growth_per_step
+        # the first step of Newton's, from B = 0, is on a circle
+        place = np.arange(pmf.size)
+        law = pmf * damping(self.points)[: pmf.size] * np.exp(-per_step * place)
+        value, slope = np.fft.rfft((law, law * place), n=self.points)
+        value /= 1.0 - per_step * slope
+        busy = np.array((value.real, value.imag))
+        arrivals = self.rate_rps * interval_s
+        kernels.delay_transforms(
+            pmf, self._first, per_step, circle(self.points), busy, arrivals, result
+        )
 
     def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the delay by the arrivals of an interval and what they bring along.
