@@ -23,6 +23,7 @@ _STAY, _LOG_KEPT, _SEEN, _PASSED, _ADDS = range(5)
 _CHANCE, _DRIFTS, _AT_HOLDER, _PREFIX_ELSEWHERE = range(5, 9)
 _STAYS, _WHOLE, _FULL, _PART, _LANDED, _REFUSED, _HIT, _MOVED, _ADRIFT = range(9, 18)
 _ROWS = 18
+_ALONE = (_STAYS, _PART, _MOVED, _REFUSED)  # what is asked for where only who stays is
 _HIDDEN = 0x7FFFFFFFFFFF  # places are not negative: keeps compilers from looking
 
 _FAST = {"contract", "arcp", "nsz"}
@@ -277,8 +278,8 @@ def found(  # type: ignore[no-untyped-def]
     context, least hit ratio (below 0: none), subtract shared, block.
 
     Fills ``result`` (7, n): P(stays), P(stays and finds all), hit of such a one, mean hit of others
-    that stay, of those that land elsewhere, P(refused), mean hit.  With ``alone`` (8, n): the
-    fourth is P(leaves for the latest copy elsewhere), the last P(goes to a copy as long).
+    that stay, of those that land elsewhere, P(refused), mean hit.  With ``alone`` (4, n): P(stays),
+    P(leaves for the latest copy elsewhere), P(goes to a copy as long), P(refused).
     Returns the sums of P(stays) and P(refused) of follow-ups, of P(goes to a copy as long),
     P(refused, and goes to a holder of the prefix), and of mean hits.
     """
@@ -385,6 +386,7 @@ def found(  # type: ignore[no-untyped-def]
             for i in range(upto):
                 tokens += work[_HIT * LANES + i]
         for row in range(result.shape[0]):
+            at = (_ALONE[row] if alone else _STAYS + row) * LANES
             for i in range(upto):
-                result[row, order[first + i]] = work[(_STAYS + row) * LANES + i]
+                result[row, order[first + i]] = work[at + i]
     return stays, refused, moves, adrift, tokens
