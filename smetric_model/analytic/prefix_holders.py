@@ -323,8 +323,7 @@ def returns_of(
     rule, hits, rate_rps, instances, pace
         Of the local tier, at its fixed point.
     """
-    tier, reuse = work.everyone, work.demand.session_reuse
-    rows = tier.rows
+    tier, rows = work.everyone, work.everyone.rows
     kept = rule.context_only()
     stays = np.stack(
         tier.stays_alone(kept, hits, instances, rate_rps / instances, work.window_s, pace)
@@ -341,7 +340,7 @@ def returns_of(
     out = np.empty(4)
     number = _holder_kernels.follow(
         work.by_session,
-        reuse.session[rows],
+        work.session_of_everyone,
         work.prefixes.of_request[rows],
         work.counted,
         work.idle_of_everyone,
