@@ -196,26 +196,20 @@ class LoadedInstance:
         self.rate_rps = rate_rps
         self.ttft_limit_s = ttft_limit_s
         self.tpot_limit_s = tpot_limit_s
-        mix = instance.mix
         self.law = instance.batch_law(rate_rps, arrivals)
         self.mean_batch = self.law.mean_running
         self.is_free = arrivals.is_free
         self.work_s = instance.prefill_s(max(self.mean_batch - 1.0, 0.0))
-        new = mix.prompt_tokens - mix.hit_tokens
         chunk = max(instance.token_budget - self.mean_batch, 1.0)
         self.wait = PrefillWait(
             self.work_s,
             self.law.busy_rate_rps,
-            float(self.work_s.sum() / new.sum()) * chunk,
+            float(self.work_s.sum() / instance.new_tokens.sum()) * chunk,
             self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(self.law.seen[0])),
             instance.model.wait_steps,
         )
         self.groups = self._groups()
-        self.prefill_s = np.empty((self.groups.weight.size, new.size))
-        for group, batch in enumerate(self.groups.batch):
-            steps = np.ceil(new / max(instance.token_budget - batch + 1.0, 1.0))
-            steps *= self._step_s(batch - 1.0)
-            np.add(instance.prefill_s(batch - 1.0), steps, out=self.prefill_s[group])
+        self.prefill_s = instance.own_prefill_s(self.groups.batch)
 
     # --- states -----------------------------------------------------------------------------
 
