@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["follow", "holders", "stays_present", "stays_present_each"]
+__all__ = ["follow", "holders", "stays_present", "stays_present_each", "tilted_to"]
 
 _TILTS = 56  # laws of loads told apart by their mean
 _NODES = 8  # numbers of holders at which placements are worked out
@@ -79,6 +79,29 @@ def _tilted(law, means, laws, tails):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
+def tilted_to(law, mean):  # type: ignore[no-untyped-def]
+    """Return the law p_l θ^l that has a mean, or comes as near as its loads let it."""
+    low, high = -12.0, 6.0
+    result = np.empty(law.size)
+    for _ in range(40):
+        log = 0.5 * (low + high)
+        top = 0.0 if log <= 0.0 else log * (law.size - 1)
+        total, sums = 0.0, 0.0
+        for load in range(law.size):
+            result[load] = law[load] * np.exp(log * load - top)
+            total += result[load]
+            sums += result[load] * load
+        result /= total
+        if sums < mean * total:
+            low = log
+        else:
+            high = log
+        if high - low < 1e-6:
+            break
+    return result
+
+
+@njit(cache=True, error_model="numpy")
 def _place(value, points):  # type: ignore[no-untyped-def]
     """Cell and place in it of a value among increasing points, held within them."""
     low, high = 0, points.size - 1
@@ -96,7 +119,7 @@ def _place(value, points):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _spills(limits, mean, holding, missing, count, instances, means, tails, out):  # type: ignore[no-untyped-def]
+def _spills(limits, mean, holding, missing, count, instances, means, tails, all_above, out):  # type: ignore[no-untyped-def]
     """P(no holder takes it) of each of some requests, ``limits`` (requests, loads).
 
     A holder is preferred to another instance of load j while its load is below ``limits[:, j]``.
@@ -108,6 +131,8 @@ def _spills(limits, mean, holding, missing, count, instances, means, tails, out)
     there, further = _place(missing * mean, means)
     others = instances - count
     out[:] = 0.0
+    known = 0  # P(least of the holders >= load), of loads so far
+    all_above[levels] = 0.0
     before = 1.0
     for load in range(levels):
         upper = 0.0
@@ -116,13 +141,15 @@ def _spills(limits, mean, holding, missing, count, instances, means, tails, out)
             upper = tail**others
         least = before - upper
         before = upper
-        if least > 1e-12:
+        if least > 1e-9:
             for row in range(requests):
                 limit = limits[row, load]
-                if limit < levels:
-                    tail = (1.0 - beyond) * tails[here, limit] + beyond * tails[here + 1, limit]
-                    out[row] += least * tail**count
-        if before < 1e-12:
+                while known <= limit and known < levels:
+                    tail = (1.0 - beyond) * tails[here, known] + beyond * tails[here + 1, known]
+                    all_above[known] = tail**count if tail > 1e-9 else 0.0
+                    known += 1
+                out[row] += least * all_above[limit]
+        if before < 1e-9:
             break
 
 
@@ -173,7 +200,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
             recent += think[0, c] * think[1, c] * (early - late)
         share_cold[k] = min(recent / max(cold_s, 1e-9), 1.0)
     nodes, chances = np.empty(_NODES), np.empty((3, _NODES))
-    some = np.empty(limits.shape[1])
+    some, all_above = np.empty(limits.shape[1]), np.empty(levels + 1)
     busy = np.empty(_TILTS)
     for f in range(share.size):
         rate = rate_rps * share[f]
@@ -197,7 +224,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
                 chances[0, i] = (1.0 - beyond) * busy[at] + beyond * busy[at + 1]
                 continue
             missing = 1.0 - share[f]
-            size = (count, instances, means, tails, some)
+            size = (count, instances, means, tails, all_above, some)
             _spills(limits[f], mean, holding, missing, *size)
             early, late = some[:firsts].mean(), some[firsts:].mean()
             chances[0, i] = np.log(max(first * early + placed * late, 1e-30))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smetric_model.analytic.stay_rule import HOLDERS, LEADS, Lead, StayRule, lead_of
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from smetric_model.analytic.stickiness import Stickiness
     from smetric_model.scenario_sections import RouterSection
 
-__all__ = ["stay_rule", "tier_rule"]
+__all__ = ["stay_rule", "tier_rule", "with_stays"]
+
+FloatArray = NDArray[np.float64]
 
 #: what policies that weigh hits compare
 _LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
@@ -63,17 +66,34 @@ def stay_rule(router: RouterSection, routed: Stickiness, hits: LocalHits) -> Sta
         rule = replace(rule, older_wins=older, home_wins=wins)
         if rule.seeks_hits:
             rule = replace(rule, stay_without=float(wins[-1]))
-    seen, kind = routed.rule.hits, _LEADS.get(router.policy)
-    if routed.stay_of_hits is None or seen is None or kind is None:
+    if routed.stay_of_hits is None or router.policy not in _LEADS:
+        return rule
+    return with_stays(replace(rule, lead=_LEADS[router.policy]), routed, routed.stay_of_hits)
+
+
+def with_stays(rule: StayRule, routed: Stickiness, stay_of_hits: FloatArray) -> StayRule:
+    """Return a rule under which those with much of their prompt at home stay more than others.
+
+    Parameters
+    ----------
+    rule : StayRule
+        Its ``lead`` says what counts.
+    routed : Stickiness
+        The mean field, for the hits.
+    stay_of_hits : ndarray
+        How often each of the mean field's hits stays.
+    """
+    seen = routed.rule.hits
+    if seen is None:
         return rule
     lead = lead_of(
-        kind,
+        rule.lead,
         np.asarray(seen.prompt_tokens, dtype=float),
         np.asarray(seen.home_hit_tokens, dtype=float),
         np.asarray(seen.shared_prefix_tokens, dtype=float),
     )
     order = np.argsort(lead, kind="stable")
-    lead, stays = lead[order], routed.stay_of_hits[order]
+    lead, stays = lead[order], stay_of_hits[order]
     above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
     longest = max(float(lead[-1]), 1e-9)
     at = np.linspace(0.0, longest, LEADS)
@@ -81,7 +101,6 @@ def stay_rule(router: RouterSection, routed: Stickiness, hits: LocalHits) -> Sta
         rule,
         stay_of_leads=np.interp(at, lead, stays),
         stay_above_leads=np.interp(at, lead, above),
-        lead=kind,
         longest_lead=longest,
     )
 
