@@ -15,7 +15,7 @@ _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _TERMS = 9  # of the series of an exponential
 _SMALL = 0.25  # argument at which so many terms are exact
 _NOTHING = -30.0  # exponent of what is left out
-_SETTLED = 1e-4  # change at which a step of Newton's is the last: it leaves about its square
+_SETTLED = 3e-4  # change at which a step of Newton's is the last: it leaves about its square
 _MOST = 10  # steps of Newton's
 _CAREFUL, _MANY = 22, 70  # where those lead astray: plain iterations up to here, and steps in all
 
@@ -98,7 +98,7 @@ def _series(pmf, x, value, weighted):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
-def delay_transforms(pmf, first, rate, z, busy, arrivals, result):  # type: ignore[no-untyped-def]
+def delay_transforms(pmf, first, rate, z, arrivals, result):  # type: ignore[no-untyped-def]
     """Write the transforms ``e^{a (B - 1)}`` of the laws of delays.
 
     Parameters
@@ -111,8 +111,6 @@ def delay_transforms(pmf, first, rate, z, busy, arrivals, result):  # type: igno
         Arrivals meanwhile during a step of the grid, λ h.
     z : ndarray, shape (2, n)
         Where, inside the unit circle.
-    busy : ndarray, shape (2, n)
-        From where to start the busy period's transform; overwritten.
     arrivals : ndarray, shape (k,)
         Mean number of interruptions, ``a``, of each law.
     result : ndarray of complex, shape (k, n)
@@ -121,6 +119,7 @@ def delay_transforms(pmf, first, rate, z, busy, arrivals, result):  # type: igno
     size = z.shape[1]
     power, x = np.empty((2, size)), np.empty((2, size))
     value, weighted = np.empty((2, size)), np.empty((2, size))
+    busy = np.zeros((2, size))
     settled, careful = False, False
     for turn in range(_MANY):
         # x = z e^{λ h (B - 1)}, and B = F(x)

@@ -223,16 +223,13 @@ class BusyPeriods:
         result : ndarray of complex, shape (k, points // 2 + 1)
             Filled in.
         """
-        pmf, per_step = self._growing, self._growth_per_step
-        # the first step of Newton's, from B = 0, is on a circle
-        place = np.arange(pmf.size)
-        law = pmf * damping(self.points)[: pmf.size] * np.exp(-per_step * place)
-        value, slope = np.fft.rfft((law, law * place), n=self.points)
-        value /= 1.0 - per_step * slope
-        busy = np.array((value.real, value.imag))
-        arrivals = self.rate_rps * interval_s
         kernels.delay_transforms(
-            pmf, self._first, per_step, circle(self.points), busy, arrivals, result
+            self._growing,
+            self._first,
+            self._growth_per_step,
+            circle(self.points),
+            self.rate_rps * interval_s,
+            result,
         )
 
     def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from smetric_model.analytic.demand import copies_of
 from smetric_model.analytic.imbalance import imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
 from smetric_model.analytic.prefix_holders import ColdCluster, holding_of, returns_of
+from smetric_model.analytic.quantiles import quantiles
 from smetric_model.analytic.request_weights import RequestWeights
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         ("ttft", loaded.ttft_quantiles_s(shares)),
         ("e2e", loaded.e2e_quantiles_s(shares, after)),
         ("tpot", (pool or loaded).tpot_quantiles_s(shares)),
-        ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
+        ("fetch", quantiles(fetch_s, shares)),
         ("queue", queue[1:]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
@@ -338,8 +339,8 @@ def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, floa
             "transfer_wait_mean_s": pool.wait_s,
             "transfer_mean_s": float(pool.transfer_s.mean()),
         }
-        for name, share in _QUANTILES.items():
-            result[f"transfer_{name}_s"] = float(np.quantile(pool.transfer_s, share))
+        found = quantiles(pool.transfer_s, list(_QUANTILES.values()))
+        result |= {f"transfer_{q}_s": v for q, v in zip(_QUANTILES, found, strict=True)}
     return result
 
 

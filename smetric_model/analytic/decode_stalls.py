@@ -68,42 +68,38 @@ class DecodeStalls:
         own = instance.mix.prompt_tokens + 0.5 * instance.mix.output_tokens
         others = (batch - 1.0) * instance.decode_context_tokens
         # linear in the context, but for a kink where launching the step is what takes longest
-        some = np.linspace(own.min(), own.max(), _CONTEXTS)
+        first, span = own.min(), max(float(np.ptp(own)), 1e-9)
+        some = first + span * np.linspace(0.0, 1.0, _CONTEXTS)
         steps = step_time_s(instance.model, 0, 0, batch, (others + some) / batch)
-        return np.array([np.interp(own, some, step) for step in steps]) * self._steps
+        place = (own - first) * ((_CONTEXTS - 1) / span)
+        low = np.minimum(place.astype(np.int64), _CONTEXTS - 2)
+        below = steps[:, low]
+        return np.asarray((below + (place - low) * (steps[:, low + 1] - below)) * self._steps)
 
-    def _met(self, kinds: tuple[float, float]) -> tuple[_Array, _Array]:
-        """Prefill times of those who arrive at some moments, and the weight of each.
+    @cached_property
+    def _arriving(self) -> tuple[_Array, _Array, _Array]:
+        """Prefill times that arrivals bring, and weights of them beside a decode and meanwhile.
 
-        ``kinds``: how often sticky and free requests do, against their share of all arrivals.
+        Sticky and free requests may arrive more often then, or less, than in all.
         """
-        work, is_free = self._work_s, self._is_free
-        if kinds == (1.0, 1.0) or is_free is None or is_free.all() or not is_free.any():
-            return condensed(work, 20)
-        parts = [condensed(work[which], 14) for which in (~is_free, is_free)]
+        work, is_free, law = self._work_s, self._is_free, self.law
+        kinds = np.array((law.beside_kinds, law.busy_kinds))
+        if (kinds == 1.0).all() or is_free is None or is_free.all() or not is_free.any():
+            values, weights = condensed(work, 20)
+            return values, weights, weights
         share = float(is_free.mean())
-        weights = np.array([(1.0 - share) * kinds[0], share * kinds[1]])
-        weights /= weights.sum()
-        return (
-            np.concatenate([values for values, _ in parts]),
-            np.concatenate([w * each for w, (_, each) in zip(weights, parts, strict=True)]),
-        )
-
-    @cached_property
-    def _met_beside(self) -> tuple[_Array, _Array]:
-        return self._met(self.law.beside_kinds)
-
-    @cached_property
-    def _met_busy(self) -> tuple[_Array, _Array]:
-        return self._met(self.law.busy_kinds)
+        kinds = kinds * (1.0 - share, share)
+        kinds /= kinds.sum(axis=1, keepdims=True)
+        sticky, free = condensed(work[~is_free], 14), condensed(work[is_free], 14)
+        beside, busy = (np.concatenate((s * sticky[1], f * free[1])) for s, f in kinds)
+        return np.concatenate((sticky[0], free[0])), beside, busy
 
     @cached_property
     def _behind_ratio(self) -> float:
         """Work that comes in a second while a prefill runs ÷ beside a decode."""
-        (busy, busy_share), (beside, beside_share) = self._met_busy, self._met_beside
-        coming = self.law.beside_rate_rps * float(beside @ beside_share)
-        busy_load = self.law.busy_rate_rps * float(busy @ busy_share)
-        return busy_load / coming if coming > 0 else 1.0
+        work, beside, busy = self._arriving
+        coming = self.law.beside_rate_rps * float(work @ beside)
+        return self.law.busy_rate_rps * float(work @ busy) / coming if coming > 0 else 1.0
 
     @cached_property
     def _cases(self) -> tuple[NDArray[np.int64], _Array]:
@@ -143,13 +139,15 @@ class DecodeStalls:
         """Law of stalls over all intervals that occur."""
         several = self._steps > 0
         intervals = self._intervals_s[:, several]
+        work, beside, busy = self._arriving
         return StallLaw(
-            *self._met_beside,
+            work,
+            beside,
             self.law.beside_rate_rps,
             float(intervals.min()),
             float(intervals.max()),
             self._most[several],
-            (*self._met_busy, self.law.busy_rate_rps),
+            (work, busy, self.law.busy_rate_rps),
         )
 
     def within_slo(self, ttft_limit_s: _Array, tpot_limit_s: float) -> _Array:

@@ -49,7 +49,7 @@ from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.decode_stalls import DecodeStalls
 from smetric_model.analytic.prefill_wait import BIN_EDGES, PrefillWait
-from smetric_model.analytic.quantiles import spread, weighted_quantiles
+from smetric_model.analytic.quantiles import quantiles, spread, weighted_quantiles
 
 if TYPE_CHECKING:
     from smetric_model.analytic.batching import ColocatedInstance
@@ -314,7 +314,7 @@ class LoadedInstance:
         cuts = (_QUEUE_EDGES * waits_s.size).round().astype(int)
         waits = (np.add.reduceat(waits_s, cuts[:-1]) / np.diff(cuts))[None, :, None]
         part = (np.arange(_QUEUE_PARTS) + 0.5) / _QUEUE_PARTS
-        before = np.quantile(before_s, part)[:, None, None]
+        before = np.reshape(quantiles(before_s, part.tolist()), (-1, 1, 1))
         # an arrival finds an idle engine, one that decodes, or one that prefills
         step = self._step_s(max(self.mean_batch, 1.0))
         left = np.where(part > float(self.law.seen[0]), step * part[::-1], 0.0)

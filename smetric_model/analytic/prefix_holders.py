@@ -391,8 +391,7 @@ def returns_of(
     routed : Stickiness
         The mean field.
     """
-    tier, reuse = work.everyone, work.demand.session_reuse
-    rows = tier.rows
+    tier, rows = work.everyone, work.everyone.rows
     instances, own_rps = routed.cluster.instances, routed.cluster.rate_per_instance_rps
     rule, hits = in_use(rule, hits, routed, holding.used_ratio)
     stays = np.stack(
@@ -410,7 +409,7 @@ def returns_of(
     out = np.empty(4)
     number = _holder_kernels.follow(
         work.by_session,
-        reuse.session[rows],
+        work.session_of_everyone,
         work.prefixes.of_request[rows],
         work.counted,
         work.idle_of_everyone,

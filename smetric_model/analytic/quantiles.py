@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["GOLDEN", "spread", "turns", "unevenly", "weighted_quantiles"]
+__all__ = ["GOLDEN", "quantiles", "spread", "turns", "unevenly", "weighted_quantiles"]
 
 GOLDEN = 0.6180339887498949  #: its multiples fill [0, 1) evenly
 
@@ -54,6 +54,30 @@ def spread(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     if rows.size <= most:
         return rows
     return np.asarray(rows[np.linspace(0, rows.size - 1, most).round().astype(int)])
+
+
+def quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
+    """Return quantiles of an equally weighted sample, as :func:`numpy.quantile` in less time.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (n,)
+        Sample.
+    shares : sequence of float
+        Such as ``(0.5, 0.9)``.
+
+    Returns
+    -------
+    list of float
+    """
+    found = []
+    ordered = np.sort(values)
+    for share in shares:
+        place = share * (ordered.size - 1)
+        low = min(int(place), ordered.size - 2)
+        below, above = float(ordered[low]), float(ordered[low + 1 if low >= 0 else 0])
+        found.append(below + (place - low) * (above - below))
+    return found
 
 
 def weighted_quantiles(

@@ -179,14 +179,16 @@ class StallLaw:
             counts = _geometric(float(most.min()), float(most.max()) * (1 + 1e-9))
             reach = np.maximum(counts * mean + 8 * np.sqrt(counts * second), largest)
             half = _POINTS // 2
-            for part in _alike(reach):
-                step = float(reach[part].max()) / half
-                pmf, _, _ = on_grid(work_s, weights, step, half - 1, half + 1)
-                work = np.fft.rfft(pmf * damping(_POINTS)[: half + 1], n=_POINTS)
+            parts = _alike(reach)
+            pmf = np.zeros((len(parts), half + 1))
+            for row, part in enumerate(parts):
+                steps[_LEVELS:][part] = step = float(reach[part].max()) / half
+                pmf[row], _, _ = on_grid(work_s, weights, step, half - 1, half + 1)
+            works = np.fft.rfft(pmf * damping(_POINTS)[: half + 1], n=_POINTS)
+            for work, part in zip(works, parts, strict=True):
                 _busy_kernels.sum_transforms(
                     np.array((work.real, work.imag)), counts[part], transforms[_LEVELS:][part]
                 )
-                steps[_LEVELS:][part] = step
         cdf = cumulated(np.fft.irfft(transforms, n=_POINTS), damping(_POINTS), _POINTS // 2)
         self.arrivals = _table(levels, steps[:_LEVELS], cdf[:_LEVELS])
         self.places = _table(counts, steps[_LEVELS:], cdf[_LEVELS:]) if self.binds else _NEVER
