@@ -284,7 +284,8 @@ def holding_of(
         (routed.mean_load, 0.5 * (work.window_s[0] + work.window_s[1])),
         out,
     )
-    return PrefixHolding(*out, _used_ratio(prefixes.share, out[0], n, within.size > 0))
+    used = _used_ratio(prefixes.share, out[0], n, within.size > 0)
+    return PrefixHolding(out[0], out[1], out[2], used)
 
 
 def _used_ratio(share: FloatArray, holders: FloatArray, instances: int, by_tokens: bool) -> float:
