@@ -201,33 +201,6 @@ def least_loaded_share(at_least: FloatArray, law: FloatArray, of: float) -> Floa
 
 
 @njit(cache=True, error_model="numpy")
-def least_loaded_wins(
-    at_least: FloatArray, law: FloatArray, seen: FloatArray, of: FloatArray, wins: FloatArray
-) -> None:
-    """Fill P(an instance whose load has the law ``seen`` is the least loaded), ties shared.
-
-    ``Σ seen_l (G_l^m - G_{l+1}^m) / (m p_l)`` for each ``m`` of ``of``, the sum of
-    :func:`least_loaded_share` weighed.
-    """
-    wins[:] = 0.0
-    for k in range(law.size):
-        if seen[k] == 0.0:
-            continue
-        above = max(at_least[k], 1e-300)
-        share = min(law[k] / above, 1.0)
-        log_above, log_next = math.log(above), math.log1p(-share) if share < 1.0 else -math.inf
-        for j in range(of.size):
-            m = of[j]
-            if share < 1e-9:
-                gain = min(m * math.exp((m - 1.0) * log_above), 1e6)
-            else:
-                gain = math.exp(m * log_above) * -math.expm1(m * log_next) / law[k]
-            wins[j] += seen[k] * gain / m
-    for j in range(of.size):
-        wins[j] = min(max(wins[j], 0.0), 1.0)
-
-
-@njit(cache=True, error_model="numpy")
 def least_loaded_shares(
     at_least: FloatArray, law: FloatArray, of: int, of_all: FloatArray, of_others: FloatArray
 ) -> Any:

@@ -91,8 +91,12 @@ class ClusterDemand:
     @cached_property
     def by_session(self) -> NDArray[np.intp]:
         """Order of :attr:`everyone` by session, then time."""
-        rows = self.everyone.rows
-        return np.lexsort((rows, self.demand.session_reuse.session[rows]))
+        return np.lexsort((self.everyone.rows, self.session_of_everyone))
+
+    @cached_property
+    def session_of_everyone(self) -> NDArray[np.int64]:
+        """Session of each of :attr:`everyone`."""
+        return np.asarray(self.demand.session_reuse.session[self.everyone.rows])
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
@@ -229,9 +233,16 @@ class ClusterDemand:
         return ThinkTime.fit(gaps)
 
     @cached_property
-    def think_classes(self) -> FloatArray:
-        """P(class of the think time | follow-up), shape (follow-ups of the sample, classes)."""
-        return self.think_time.memberships(self.local.idle[0, self.local.has_home])
+    def think_class_weights(self) -> FloatArray:
+        """Share of each class of think times that each request of the sample makes up.
+
+        Shape (classes, n); 0 for those without an earlier turn.
+        """
+        local = self.local
+        belongs = self.think_time.memberships(local.idle[0, local.has_home])
+        weights = np.zeros((belongs.shape[1], local.prompt.size))
+        weights[:, local.has_home] = (belongs / np.maximum(belongs.sum(axis=0), 1e-300)).T
+        return weights
 
     @cached_property
     def turns(self) -> TurnLaw:
@@ -281,20 +292,24 @@ class ClusterDemand:
         """
         if instances == 1:
             return 1.0
-        tier = self.everyone
-        reuse = self.demand.session_reuse
-        rows = tier.rows
-        stay, tied, sought, _ = tier.stays_alone(
+        counted = self.counted
+        if not counted.any():
+            return float("nan")
+        stay, tied, sought, _ = self.everyone.stays_alone(
             rule, hits, instances, rate_rps / instances, self.window_s, pace
         )
-        session = reuse.session[rows]
-        at_first = np.zeros(rows.size)
-        sought = sought if rule.seeks_hits else np.zeros(rows.size)
+        sought = sought if rule.seeks_hits else np.zeros(stay.size)
+        at_first = np.empty(stay.size)
         _session_kernels.returns(
-            self.by_session, session, stay, tied, sought, float(instances), at_first
+            self.by_session,
+            self.session_of_everyone,
+            stay,
+            tied,
+            sought,
+            float(instances),
+            at_first,
         )
-        follows = self.counted
-        return float(at_first[follows].mean()) if follows.any() else float("nan")
+        return float(at_first[counted].mean())
 
 
 def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:

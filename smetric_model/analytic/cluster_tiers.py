@@ -289,8 +289,7 @@ class LocalTier(TierTables):
         ages = np.empty(nodes.size)
         held = _tier_kernels.tier(
             self.ages,
-            self.content,
-            self.reused,
+            *self.contents,
             self.think_within,
             kept,
             kept_tokens,
@@ -357,8 +356,8 @@ class LocalTier(TierTables):
             elsewhere), that only where the router seeks hits, P(its home lost its context).
         """
         given = (rule, hits.spread, instances, own_rps, hits.stored_tokens, window_s, pace)
-        table, _ = self._look_up(*given, hits.mean_stay, alone=True)
-        return table[0], table[7], table[3], table[5]
+        stays, sought, tied, lost = self._look_up(*given, hits.mean_stay, alone=True)[0]
+        return stays, tied, sought, lost
 
     def _look_up(
         self,
@@ -379,12 +378,12 @@ class LocalTier(TierTables):
         else:
             # of those that leave, few come to where the session has been before
             back = turns_back_weights(mean_stay, instances)[1:] / max(1 - mean_stay, _FEWEST)
-        result = np.empty((8 if alone else 7, self.prompt.size))
+        result = np.empty((4 if alone else 7, self.prompt.size))
         sums = _hit_kernels.found(
             self._order,
             self._blocks,
             self._groups,
-            self._older_rows,
+            self._older_begin,
             self._older,
             self._alike,
             self._group_begin,

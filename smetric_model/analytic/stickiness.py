@@ -20,13 +20,13 @@ closed by the law of the other instances, which is the same ``p``:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic import _chain_kernels as kernels
+from smetric_model.analytic import _arrival_kernels
 from smetric_model.analytic._search_kernels import ACCEPTED, MOST_STEPS
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
@@ -152,8 +152,7 @@ class Stickiness:
         The turn before has just left the home: it is less loaded than others.  Equal loads: one
         time in two.
         """
-        below = np.append(0.0, np.cumsum(self.load_law)[:-1])
-        return float(self.follow_up_load_law @ (below + 0.5 * self.load_law))
+        return self.wins(2)[0]
 
     def home_wins(self, count: int) -> FloatArray:
         """Return P(a follow-up's home is the least loaded of 1 … N instances), ties shared.
@@ -163,12 +162,19 @@ class Stickiness:
         count : int
             Numbers of instances, a geometric series.
         """
-        law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
-        at_least = np.cumsum(self.load_law[::-1])[::-1]
-        wins = np.empty(count)
-        of = _geometric(self.cluster.instances, count)
-        kernels.least_loaded_wins(at_least, law, seen, of, wins)
-        return wins
+        return self.wins(count)[1]
+
+    def wins(self, count: int) -> tuple[float, FloatArray]:
+        """Return :attr:`older_wins` and :meth:`home_wins` together.
+
+        Parameters
+        ----------
+        count : int
+            As of :meth:`home_wins`.
+        """
+        of = float(max(self.cluster.instances, 2))
+        older, wins = _arrival_kernels.home_wins(self.load_law, self.follow_up_load_law, of, count)
+        return float(older), np.asarray(wins)
 
     @property
     def joined_load_mean(self) -> float:
@@ -323,12 +329,6 @@ def stickiness(
             steps,
         )
     return _answer(closure, state, steps)
-
-
-@lru_cache(maxsize=64)
-def _geometric(instances: int, count: int) -> FloatArray:
-    """Numbers of instances from 1 to N in geometric series."""
-    return np.geomspace(1.0, float(max(instances, 2)), count)
 
 
 def _resized(law: FloatArray, levels: int) -> FloatArray:
