@@ -22,8 +22,9 @@ import numpy as np
 
 from smetric_model.analytic.batching import ColocatedInstance, RequestMix
 from smetric_model.analytic.demand import demand_of
-from smetric_model.analytic.imbalance import RequestWeights, imbalance
+from smetric_model.analytic.imbalance import imbalance
 from smetric_model.analytic.predict import predict
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.analytic.step_model import step_model

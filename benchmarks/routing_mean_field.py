@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from smetric_model.analytic.imbalance import RequestWeights, imbalance
+from smetric_model.analytic.imbalance import imbalance
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster
 from smetric_model.analytic.stickiness import stickiness

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from smetric_model.errors import SpecError
 __all__ = ["data_dir", "load_toml", "read_toml"]
 
 
+@cache
 def data_dir() -> Path:
     """Return the directory of the packaged facts.
 

@@ -228,7 +228,7 @@ def _predicted(
     colocated = scenario.cluster.serving == "colocated"
     solved: dict[str, Solved] = {}
     rows: list[dict[str, Any]] = []
-    notes: dict[str, None] = {}
+    said: dict[str, list[str]] = {}  # policies by note
     rate = math.nan
     for name, one in asked.items():
         cluster = cluster_form(one, demand)
@@ -254,13 +254,13 @@ def _predicted(
                     "valid": False,
                 }
             )
-            notes[f"{name}: {error}"] = None
+            said.setdefault(str(error), []).append(name)
             continue
         solved[name] = Solved(cluster, state)
         outcome = outcome_of(cluster, state)
         rows.append(_row(name, one.seed, outcome))
-        if outcome["note"]:
-            notes[f"{name}: {outcome['note']}"] = None
+        for note in filter(None, str(outcome["note"]).split("; ")):
+            said.setdefault(note, []).append(name)
     table = pd.DataFrame(rows)
     if table["total_tps"].isna().all():
         mean = float(demand.prompt_tokens.mean() + demand.output_tokens.mean())
@@ -280,6 +280,10 @@ def _predicted(
     elif own in solved or best in solved:
         bad = table[~table["steady"] & table["policy"].isin([own, best])].iloc[0]
         mechanism = f"saturates: {bad['binding_resource']}" if bad["binding_resource"] else ""
+    notes = [
+        note if len(names) == len(asked) else f"{', '.join(names)}: {note}"
+        for note, names in said.items()
+    ]
     return _answer(own, table, tie_ratio, parts, mechanism, where, "; ".join(notes))
 
 

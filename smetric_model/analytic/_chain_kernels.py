@@ -1,4 +1,4 @@
-"""Compiled parts of the routing mean field: the chain of one instance's load, and its closure."""
+"""Compiled parts of the routing mean field: laws of the chain of one instance's load."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-GENERAL, NEVER, ALONE, HASH = 0, 1, 2, 3  #: how a policy closes the chain, see :func:`respond`
 
-
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def join_least_loaded(
     rate: float, completion_rate: FloatArray, instances: int, top: int
 ) -> FloatArray:
     r"""Return the law of one instance's load when every request joins the least loaded.
 
     Balance across level k reads ``sum_{l >= k} p_l mu_l = rate G_{k-1}^N`` with
-    ``G_k = P(load >= k)``: given the top, all lower levels follow, and the top is found by
-    bisection so that ``G_0 = 1``.  Logarithms, since ``G_k`` falls doubly exponentially in k.
+    ``G_k = P(load >= k)``: given the top, all lower levels follow, and the top is found, by
+    bisection and then regula falsi (Illinois), so that ``G_0 = 1``.  Logarithms, since ``G_k``
+    falls doubly exponentially in k.
 
     Parameters
     ----------
@@ -35,34 +34,37 @@ def join_least_loaded(
     top : int
         Highest load kept, at most ``levels``.
     """
-    log_g = np.empty(top + 1)
-    low, high = -30.0, math.log(instances) * top + 5.0
-    if high > 690.0:
-        high = 690.0
-    for _ in range(100):
-        middle = 0.5 * (low + high)
+    log_g, log_mu = np.empty(top + 1), np.log(completion_rate[:top])
+    log_rate = math.log(rate)
+    low, high = -30.0, min(math.log(instances) * top + 5.0, 690.0)
+    at_low, at_high, side = 1.0, -1.0, 0
+    for step in range(100):
+        near = step > 1 and high - low < 1.0
+        share = at_low / (at_low - at_high) if near else 0.5
+        middle = low + share * (high - low)
         current = -math.exp(middle)
         log_g[top] = current
-        log_sum = current + math.log(completion_rate[top - 1])
+        log_sum = current + log_mu[top - 1]
         for k in range(top, 0, -1):
-            below = (log_sum - math.log(rate)) / instances
-            if below < current:
-                below = current
+            below = max((log_sum - log_rate) / instances, current)
             log_g[k - 1] = below
             if below > current and k > 1:
-                term = below + math.log(-math.expm1(current - below))
-                term += math.log(completion_rate[k - 2])
-                if term > log_sum:
-                    log_sum = term + math.log1p(math.exp(log_sum - term))
-                else:
-                    log_sum += math.log1p(math.exp(term - log_sum))
+                term = below + math.log(-math.expm1(current - below)) + log_mu[k - 2]
+                more = max(term, log_sum)
+                log_sum = more + math.log1p(math.exp(min(term, log_sum) - more))
             current = below
             if below > 1.0:  # far above: no need to go on
                 break
+        if abs(current) < 1e-14 or high - low < 1e-14 * abs(middle):
+            break
         if current > 0.0:
-            low = middle
+            low, at_low = middle, min(current, 1.0)
+            at_high *= 0.5 if side > 0 else 1.0
+            side = 1
         else:
-            high = middle
+            high, at_high = middle, max(current, -1.0)
+            at_low *= 0.5 if side < 0 else 1.0
+            side = -1
     law = np.zeros(completion_rate.size + 1)
     for k in range(top + 1):
         above = math.exp(min(log_g[k + 1], 0.0)) if k < top else 0.0
@@ -73,7 +75,7 @@ def join_least_loaded(
     return law
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def balance_free_flow(
     own: FloatArray,
     flow: float,
@@ -118,9 +120,12 @@ def balance_free_flow(
     slope_moving = np.empty(size + 1)
     upper = np.empty(size)
     right = np.empty(size)
+    least = math.exp(-700.0 / max(of - 2, 1))  # powers of smaller ones underflow
     for _ in range(60):
         for k in range(size + 1):
-            raised = g[k] ** (of - 2) if of > 2 else 1.0
+            raised = 1.0
+            if of > 2:
+                raised = g[k] ** (of - 2) if g[k] > least else 0.0
             power_moving[k] = raised * g[k]
             power[k] = power_moving[k] * g[k]
             slope_moving[k] = (of - 1) * raised
@@ -168,7 +173,7 @@ def balance_free_flow(
     return best[:size]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def least_loaded_share(at_least: FloatArray, law: FloatArray, of: float) -> FloatArray:
     """(G_l^of - G_{l+1}^of) / p_l: what a flow to the least loaded of ``of`` brings to each load.
 
@@ -195,9 +200,47 @@ def least_loaded_share(at_least: FloatArray, law: FloatArray, of: float) -> Floa
     return result
 
 
-@njit(cache=True)
-def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
-    """Law of a birth-death chain, in logarithms so that tails are exact.
+@njit(cache=True, error_model="numpy")
+def least_loaded_shares(
+    at_least: FloatArray, law: FloatArray, of: int, of_all: FloatArray, of_others: FloatArray
+) -> Any:
+    """Work out :func:`least_loaded_share` of N and of N - 1 together.
+
+    Parameters
+    ----------
+    at_least, law : ndarray, shape (levels,)
+        As there.
+    of : int
+        N.
+    of_all, of_others : ndarray, shape (levels,)
+        Set.
+    """
+    for k in range(law.size):
+        above = at_least[k]
+        of_all[k], of_others[k] = 0.0, 0.0
+        if above <= 1e-300:
+            of_all[k] = 0.0 if of > 1 else 1.0
+            of_others[k] = 0.0 if of > 2 else 1.0
+            continue
+        logarithm = math.log(above)
+        if (of - 2) * logarithm < -700.0:
+            continue
+        share = min(law[k] / above, 1.0)
+        if share < 1e-9:
+            power = math.exp((of - 2) * logarithm)
+            of_all[k] = min(of * power * above, 1e6)
+            of_others[k] = min((of - 1.0) * power, 1e6)
+            continue
+        power = math.exp((of - 1) * logarithm)
+        below = math.log1p(-share) if share < 1.0 else -np.inf
+        of_all[k] = power * above * -math.expm1(of * below) / law[k]
+        of_others[k] = power * (-math.expm1((of - 1) * below) if of > 1 else 0.0) / law[k]
+    return 0
+
+
+@njit(cache=True, error_model="numpy")
+def birth_death(births: FloatArray, completion: FloatArray, law: FloatArray) -> Any:
+    """Work out the law of a birth-death chain, in logarithms so that tails are exact.
 
     Parameters
     ----------
@@ -205,12 +248,13 @@ def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
         Rates up.
     completion : ndarray, shape (levels - 1,)
         Rates down from 1, 2, …
+    law : ndarray, shape (levels,)
+        Set.
     """
     size = births.size
-    law = np.zeros(size)
-    top = 0.0
+    law[0], top = 0.0, 0.0
     for k in range(size - 1):
-        law[k + 1] = law[k] + math.log(max(births[k], 1e-290)) - math.log(completion[k])
+        law[k + 1] = law[k] + math.log(max(births[k], 1e-290) / completion[k])
         top = max(top, law[k + 1])
     total = 0.0
     for k in range(size):
@@ -218,14 +262,20 @@ def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
         total += law[k]
     for k in range(size):
         law[k] /= total
-    return law
+    return 0
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def load_field(
-    law: FloatArray, slope: float, follow_rate: float, base: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, float, float, float]:
-    """Return what follows from an instance's law of the load and the slope of follow-ups.
+    law: FloatArray,
+    slope: float,
+    follow_rate: float,
+    base: FloatArray,
+    at_least: FloatArray,
+    arrivals: FloatArray,
+    seen: FloatArray,
+) -> tuple[float, float, float]:
+    """Work out what follows from an instance's law of the load and the slope of follow-ups.
 
     Parameters
     ----------
@@ -237,16 +287,16 @@ def load_field(
         Follow-ups per second of an instance.
     base : ndarray, shape (levels - 1,)
         Completions per second with 1, 2, … present.
+    at_least, arrivals, seen : ndarray, shape (levels,)
+        Set: P(load >= l); follow-ups per second at each load; the law that they find.
 
     Returns
     -------
-    at_least, arrivals, seen : ndarray, shape (levels,)
-        P(load >= l); follow-ups per second at each load; the law that they find.
     mean, variance, service_slope : float
         Of the load, and completions per second for one request more.
     """
     size = law.size
-    at_least, arrivals, seen = np.empty(size), np.zeros(size), law.copy()
+    arrivals[:], seen[:] = 0.0, law
     above, mean = 0.0, 0.0
     for k in range(size - 1, -1, -1):
         above += law[k]
@@ -267,265 +317,44 @@ def load_field(
         for k in range(size):
             seen[k] = law[k] * arrivals[k] / total
             arrivals[k] *= follow_rate / total
-    return at_least, arrivals, seen, mean, variance, service / variance
+    return mean, variance, service / variance
 
 
-@njit(cache=True)
-def fluctuations(
-    law: FloatArray,
-    seen: FloatArray,
-    sticking: FloatArray,
-    births: FloatArray,
-    arrivals: FloatArray,
-    completion: FloatArray,
-    thinking: tuple[FloatArray, FloatArray, FloatArray],
-    moments: tuple[float, float],
-    rates: tuple[float, float],
-) -> tuple[FloatArray, FloatArray, float]:
-    """Drift and noise of thinking sessions by class and of the load, and the slope of completions.
+@njit(cache=True, error_model="numpy")
+def level_count(rate: float, completion_rate: FloatArray, tail: float, most: int) -> Any:
+    r"""Return how many loads to tell apart: beyond them lies less than ``tail`` of the law.
+
+    The law is that of an instance left to itself,
+    :func:`~smetric_model.analytic.queueing.state_dependent_queue`.
 
     Parameters
     ----------
-    law, seen, sticking, births, arrivals : ndarray, shape (levels,)
-        Law of the load, as follow-ups find it; P(follow-up stays), all arrivals, follow-ups per
-        second.
-    completion : ndarray, shape (levels - 1,)
-        Completions per second with 1, 2, … present.
-    thinking : tuple of ndarray, shape (classes,)
-        Rate at which each class ends, share of the gaps in it, and how much likelier than the
-        average follow-up one of this class finds its context at home.
-    moments : tuple of float
-        Mean and variance of the load.
-    rates : tuple of float
-        Requests, and follow-ups, per second and instance.
+    rate : float
+        Requests per second, below the last completion rate.
+    completion_rate : ndarray, shape (b,)
+        mu(1), …, mu(b), which holds beyond.
+    tail : float
+        Probability.
+    most : int
+        Levels at most.
     """
-    gamma, alpha, keeps = thinking
-    mean, variance = moments
-    rate, follow = rates
-    service, own, kept = 0.0, 0.0, 0.0
-    for k in range(law.size):
-        deviation = (k - mean) * law[k]
-        if k:
-            service += deviation * completion[k - 1]
-        # what depends on the load while the thinking sessions are as they are
-        own += deviation * (follow * sticking[k] + births[k] - arrivals[k] * sticking[k])
-        kept += seen[k] * sticking[k]
-    service /= variance
-    own /= variance
-    size = gamma.size
-    drift, noise = np.zeros((size + 1, size + 1)), np.zeros((size + 1, size + 1))
-    for j in range(size):
-        drift[j, j] = -gamma[j]
-        drift[j, size] = alpha[j] * (follow / rate) * service
-        drift[size, j] = kept * keeps[j] * gamma[j]
-        noise[j, j] = 2.0 * follow * alpha[j]
-        noise[j, size] = noise[size, j] = -follow * alpha[j] * (1.0 + kept * keeps[j])
-    drift[size, size] = own - service - 1e-9 * rate  # never singular, also for a point mass
-    noise[size, size] = 2.0 * rate
-    return drift, noise, service
-
-
-@njit(cache=True)
-def stationary_covariance(drift: FloatArray, noise: FloatArray) -> FloatArray:
-    """Solve ``A S + S A' + Q = 0`` for the symmetric S.
-
-    Parameters
-    ----------
-    drift, noise : ndarray, shape (n, n)
-        A and Q.
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If the system is singular.
-    """
-    size = drift.shape[0]
-    system = np.zeros((size * size, size * size))
-    for i in range(size):
-        for j in range(size):
-            row = i * size + j
-            for k in range(size):
-                system[row, k * size + j] += drift[i, k]
-                system[row, i * size + k] += drift[j, k]
-    found = np.linalg.solve(system, -noise.ravel()).reshape((size, size))
-    return 0.5 * (found + found.T)
-
-
-@njit(cache=True)
-def respond(
-    mode: int,
-    law: FloatArray,
-    at_least: FloatArray,
-    seen: FloatArray,
-    arrivals: FloatArray,
-    stay: FloatArray,
-    leave_at: FloatArray,
-    base: FloatArray,
-    flows: tuple[float, float, float, float],
-    works: tuple[float, float],
-    instances: int,
-    thinking: tuple[FloatArray, FloatArray, FloatArray],
-    moments: tuple[float, float],
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, float, float]:
-    """Apply the rest of the map, once it is known how often follow-ups stay.
-
-    Parameters
-    ----------
-    mode : int
-        ``GENERAL``; ``NEVER``: all requests join the least loaded; ``ALONE``: one instance;
-        ``HASH``: requests ask their hash first.
-    law, at_least, seen, arrivals, stay : ndarray, shape (levels,)
-        As of :func:`load_field`, and P(a follow-up that was not evicted stays).
-    leave_at : ndarray, shape (levels,) or (0,)
-        P(a follow-up leaves | least load of the others), for rules that compare with these.
-    base : ndarray, shape (levels - 1,)
-        Completions per second without the work of moves.
-    flows : tuple of float
-        First turns and follow-ups per second of an instance; shares of the follow-ups that were
-        evicted, and that leave for the load of their home.
-    works : tuple of float
-        Work of a move ÷ that of a request; a factor that is known beforehand, 0: none is.
-    instances : int
-        N.
-    thinking, moments
-        As in :func:`fluctuations`.
-
-    Returns
-    -------
-    joined, births, completion, new_law : ndarray
-        Free flow at each load ÷ its rate, arrivals, completions, and the law that balances them.
-    drift, covariance : ndarray
-        Linear noise.
-    service_slope, leave : float
-        Completions per second for one request more; share that leaves.
-    """
-    first, follow, evicted, leave = flows
-    size = law.size
-    rate = first + follow
-    joined, births = np.ones(size), np.empty(size)
-    sticking = (1.0 - evicted) * stay
-    free_rate = first + follow * (evicted + leave)
-    fixed, moving = first + follow * evicted, follow * leave
-    if mode == HASH:
-        # every request asks its hash first; the rest is dealt out among those below the bound
-        kept = 0.0
-        for k in range(size):
-            kept += law[k] * stay[k]
-        for k in range(size):
-            joined[k] = stay[k] / max(kept, 1e-12)
-            births[k] = rate * joined[k]
-        leave = 1.0 - kept
-    else:
-        if mode == NEVER:
-            sticking = np.zeros(size)
-            free_rate = rate
-        if mode != ALONE:
-            joined = least_loaded_share(at_least, law, float(instances))
-            if mode == GENERAL and moving > 0.0:
-                others = least_loaded_share(at_least, law, instances - 1.0)
-                if leave_at.size:
-                    # those who leave do so when somebody is idle, and go there
-                    norm = 0.0
-                    for k in range(size):
-                        norm += law[k] * leave_at[k] * others[k]
-                    if norm > 0.0:
-                        for k in range(size):
-                            others[k] *= leave_at[k] / norm
-                for k in range(size):
-                    joined[k] = (fixed * joined[k] + moving * others[k]) / (fixed + moving)
-        for k in range(size):
-            births[k] = arrivals[k] * sticking[k] + free_rate * joined[k]
-    work = works[1] if works[1] > 0.0 else 1.0 + works[0] * follow / rate * leave
-    completion = base if works[1] > 0.0 else base / work
-    if mode == GENERAL:
-        own = arrivals * sticking
-        left = np.full(size, moving)
-        if leave_at.size:
-            for k in range(size):
-                left[k] = follow * (1.0 - evicted) * leave_at[k]
-        balanced = balance_free_flow(own, fixed, instances, left, completion, at_least)
-        # the law again from its births, exact also where it is tiny
-        narrow = np.empty(size)
-        for k in range(size):
-            above = balanced[k + 1] if k < size - 1 else 0.0
-            narrow[k] = max(balanced[k] - above, 1e-300)
-        everybody = least_loaded_share(balanced, narrow, float(instances))
-        others = least_loaded_share(balanced, narrow, instances - 1.0)
-        for k in range(size):
-            own[k] += fixed * everybody[k] + left[k] * others[k]
-        new_law = birth_death(own, completion)
-    else:
-        new_law = birth_death(births, completion)
-    drift, noise, service = fluctuations(
-        law, seen, sticking, births, arrivals, completion, thinking, moments, (rate, follow)
-    )
-    covariance = stationary_covariance(drift, noise)
-    return joined, births, completion, new_law, drift, covariance, service, leave
-
-
-@njit(cache=True)
-def accelerated(
-    points: FloatArray, changes: FloatArray, mixing: float, law_size: int, least: float
-) -> Any:
-    """Next point of a fixed point by Anderson's acceleration, kept within bounds.
-
-    Parameters
-    ----------
-    points, changes : ndarray, shape (m, n)
-        Points so far and what the map changes there, the last one last.
-    mixing : float
-        Length of the step towards the map's answer.
-    law_size : int
-        The first so many entries are a law: not negative, sum 1.
-    least : float
-        Smallest of the entries after the law and the one that follows it; .1 is the largest.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-    """
-    count, size = points.shape
-    last = count - 1
-    result = points[last] + mixing * changes[last]
-    if last > 0:
-        gram, right = np.empty((last, last)), np.empty(last)
-        turned = np.empty((last, size))
-        for i in range(last):
-            for k in range(size):
-                turned[i, k] = changes[i + 1, k] - changes[i, k]
-        trace = 0.0
-        for i in range(last):
-            right[i] = 0.0
-            for k in range(size):
-                right[i] += turned[i, k] * changes[last, k]
-            for j in range(i + 1):
-                total = 0.0
-                for k in range(size):
-                    total += turned[i, k] * turned[j, k]
-                gram[i, j] = gram[j, i] = total
-            trace += gram[i, i]
-        # steps that say the same as others are left out: a little on the diagonal
-        for i in range(last):
-            gram[i, i] += 1e-13 * trace + 1e-300
-        for i in range(last):  # Gauss, in place: symmetric and positive
-            for j in range(i + 1, last):
-                factor = gram[j, i] / gram[i, i]
-                for k in range(i, last):
-                    gram[j, k] -= factor * gram[i, k]
-                right[j] -= factor * right[i]
-        for i in range(last - 1, -1, -1):
-            for j in range(i + 1, last):
-                right[i] -= gram[i, j] * right[j]
-            right[i] /= gram[i, i]
-        for i in range(last):
-            for k in range(size):
-                result[k] -= right[i] * (points[i + 1, k] - points[i, k] + mixing * turned[i, k])
-    total = 0.0
-    for k in range(law_size):
-        result[k] = max(result[k], 0.0)
-        total += result[k]
-    for k in range(law_size):
-        result[k] /= total
-    for k in range(law_size + 1, size):
-        result[k] = min(max(result[k], least), 0.1)
-    return result
+    size = completion_rate.size
+    ratio = rate / completion_rate[size - 1]
+    logs = np.zeros(size + 1)
+    top, total = 0.0, 0.0
+    for k in range(size):
+        logs[k + 1] = logs[k] + math.log(rate / completion_rate[k])
+        top = max(top, logs[k + 1])
+    for k in range(size + 1):
+        logs[k] = math.exp(logs[k] - top)
+        total += logs[k]
+    beyond = logs[size] * ratio / (1.0 - ratio)
+    total += beyond
+    if beyond > tail * total:
+        extra = math.ceil(math.log(tail * total / beyond) / math.log(ratio))
+        return min(size + 1 + extra, most)
+    above, levels = 0.0, size + 1
+    while levels > 0 and above + logs[levels - 1] <= tail * total:
+        levels -= 1
+        above += logs[levels]
+    return max(levels + 2, 8)

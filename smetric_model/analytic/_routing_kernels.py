@@ -1,4 +1,4 @@
-"""Compiled parts of the routing rules: loops over loads that do not vectorise."""
+"""Compiled parts of the routing rules: how often a follow-up stays, from the loads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,109 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from smetric_model.analytic._incomplete_kernels import beta_ratio, gamma_ratio
+
 FloatArray = NDArray[np.float64]
 
+_ALWAYS, _NEVER, _MEAN, _EACH_OTHER, _SCALED, _LARGEST, _RANGE, _SLO = range(8)
+#: how :func:`stays` computes, by name
+KINDS = {
+    "always": _ALWAYS,
+    "never": _NEVER,
+    "mean": _MEAN,
+    "each other": _EACH_OTHER,
+    "scaled by mean": _SCALED,
+    "scaled by max": _LARGEST,
+    "scaled by minmax": _RANGE,
+    "slo": _SLO,
+}
+_RARE = 1e-12  # loads less likely than this are told apart no more
 
-@njit(cache=True)
+
+@njit(cache=True, error_model="numpy")
+def least_of_others(at_least: FloatArray, others: int, least: FloatArray) -> Any:
+    """Work out the law of the least load of so many instances, (G_l^others - G_{l+1}^others).
+
+    Parameters
+    ----------
+    at_least : ndarray, shape (levels,)
+        P(load >= l) of one.
+    others : int
+        How many.
+    least : ndarray, shape (levels,)
+        Set.
+    """
+    power, total = at_least[0] ** others, 0.0
+    for k in range(least.size):
+        above = 0.0
+        if k + 1 < least.size and at_least[k + 1] > 0.0:
+            logarithm = others * math.log(at_least[k + 1])
+            above = math.exp(logarithm) if logarithm > -700.0 else 0.0
+        least[k] = power - above
+        total += least[k]
+        power = above
+    for k in range(least.size):
+        least[k] /= total
+    return 0
+
+
+@njit(cache=True, error_model="numpy")
+def total_given_home(
+    instances: int, mean: float, variance: float, total_variance: float
+) -> tuple[float, float]:
+    """Return the slope of the cluster's mean total in the home's load, and its variance given that.
+
+    Parameters
+    ----------
+    instances : int
+        N.
+    mean, variance, total_variance : float
+        Of one instance's load; of the cluster's total ÷ N.
+    """
+    pull = min(max(total_variance / max(variance, 1e-12), 1.0), float(instances))
+    return pull, max(instances * total_variance - pull * pull * variance, 1e-6)
+
+
+@njit(cache=True, error_model="numpy")
+def stay_below_mean(
+    needed: FloatArray, instances: int, moments: tuple[float, float, float], stay: FloatArray
+) -> Any:
+    """Work out P(total of the cluster >= needed | home load l).
+
+    The others' total given l is negative binomial; Poisson or normal where it spreads less.
+
+    Parameters
+    ----------
+    needed : ndarray, shape (levels, …)
+        Least total at which home load l stays, whole or ``inf``.
+    instances : int
+        N.
+    moments : tuple of float
+        Mean and variance of a load, variance of the total ÷ N.
+    stay : ndarray, shape (levels,)
+        Set.
+    """
+    mean, variance, total_variance = moments
+    pull, spread = total_given_home(instances, mean, variance, total_variance)
+    narrow = not spread > 1.0001 * max((instances - pull) * mean, 1e-9)
+    for k in range(stay.size):
+        others = max(instances * mean + pull * (k - mean) - k, 1e-9)
+        missing = needed[k] - k
+        if missing <= 0.0:
+            stay[k] = 1.0
+        elif missing == np.inf:
+            stay[k] = 0.0
+        elif narrow:  # than Poisson: N small, or loads far from random
+            stay[k] = 0.5 * math.erfc((missing - others - 0.5) / math.sqrt(2.0 * spread))
+        elif spread > 1.0001 * others:
+            size = others * others / (spread - others)
+            stay[k] = beta_ratio(missing, size, (spread - others) / spread, others / spread)
+        else:
+            stay[k] = gamma_ratio(missing, others)
+    return 0
+
+
+@njit(cache=True, error_model="numpy")
 def stay_against_mean(
     leads: FloatArray,
     total_mean: FloatArray,
@@ -57,54 +156,7 @@ def stay_against_mean(
     return stay
 
 
-@njit(cache=True)
-def stay_of_leads(
-    leads: FloatArray,
-    total_mean: FloatArray,
-    total_sd: float,
-    instances: int,
-    least: FloatArray,
-    seen: FloatArray,
-) -> FloatArray:
-    """P(stay) of each lead, in mean loads; as :func:`stay_against_mean`, averaged over loads.
-
-    Parameters
-    ----------
-    leads : ndarray, shape (n,)
-        Leads of the home's hit, in mean loads.
-    total_mean, total_sd, instances
-        As of :func:`stay_against_mean`.
-    least : ndarray, shape (levels,)
-        Law of the least load of the others.
-    seen : ndarray, shape (levels,)
-        Law of the home's load as a follow-up finds it.
-    """
-    stay = np.zeros(leads.size)
-    levels = seen.size
-    for k in range(leads.size):
-        lead = leads[k]
-        total = 0.0
-        for home in range(levels):
-            for other in range(levels):
-                weight = seen[home] * least[other]
-                if other >= home:
-                    total += weight
-                    continue
-                gap = float(home - other)
-                if lead <= 0.0 or weight < 1e-12:
-                    continue
-                floor = (home + (instances - 1.0) * other) / instances
-                enough = max(floor, total_mean[home] - 7.0 * total_sd)
-                if gap <= enough * lead:
-                    total += weight
-                elif gap < (total_mean[home] + 7.0 * total_sd) * lead:
-                    distance = (gap / lead - total_mean[home]) / total_sd
-                    total += weight * 0.5 * math.erfc(distance * 0.7071067811865476)
-        stay[k] = min(total, 1.0)
-    return stay
-
-
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def stay_against_largest(
     leads: FloatArray, law: FloatArray, others: int, from_least: bool, levels: int
 ) -> FloatArray:
@@ -160,169 +212,127 @@ def stay_against_largest(
     return stay
 
 
-@njit(cache=True)
-def spill_ratios(
-    limits: FloatArray, at_least: FloatArray, holders: FloatArray, instances: float
-) -> FloatArray:
-    """Share of requests placed beside the holders of their prefix, for several numbers of these.
+@njit(cache=True, error_model="numpy")
+def _stays_scaled(
+    kind: int,
+    instances: int,
+    leads: FloatArray,
+    field: tuple[FloatArray, FloatArray, FloatArray],
+    moments: tuple[float, float, float],
+    least: FloatArray,
+    stay: FloatArray,
+    leave_at: FloatArray,
+) -> Any:
+    """Fill in :func:`stays` for rules that compare loads in units of a scale of theirs."""
+    law, at_least, seen = field
+    levels = law.size
+    top = 0
+    while top < levels and at_least[top] > _RARE:
+        top += 1
+    top = min(top + 2, levels)
+    if kind == _SCALED:
+        mean, variance, total_variance = moments
+        pull, spread = total_given_home(instances, mean, variance, total_variance)
+        each = np.empty(top)
+        for k in range(top):
+            each[k] = mean + pull * (k - mean) / instances
+        part = stay_against_mean(leads, each, math.sqrt(spread) / instances, instances, top)
+    else:
+        part = stay_against_largest(leads, law[:top], instances - 1, kind == _RANGE, top)
+    # beyond the loads that occur, the last that does stands in
+    busier, beyond = 0.0, 0.0
+    for k in range(top, levels):
+        busier += seen[k]
+        beyond += least[k]
+    for home in range(top):
+        stay[home] = 0.0
+    upto = 0.0
+    for other in range(levels):
+        upto += seen[other]
+        # a home no busier than anybody keeps it
+        leave_at[other] = 1.0 - upto
+        if other < top:
+            kept = part[other, top - 1] * busier
+            for home in range(top):
+                kept += part[other, home] * seen[home]
+                stay[home] += least[other] * part[other, home]
+            leave_at[other] = 1.0 - kept
+    for home in range(levels):
+        if home >= top:
+            stay[home] = min(stay[top - 1], 1.0 + beyond)
+        else:
+            stay[home] += beyond
+    return 0
+
+
+@njit(cache=True, error_model="numpy")
+def stays(
+    kind: int,
+    instances: int,
+    rule: tuple[FloatArray, FloatArray, FloatArray],
+    field: tuple[FloatArray, FloatArray, FloatArray],
+    moments: tuple[float, float, float],
+    stay: FloatArray,
+    leave_at: FloatArray,
+) -> Any:
+    """Work out how often a follow-up stays that was not evicted, under one kind of rule.
 
     Parameters
     ----------
-    limits, at_least, instances
-        As in :func:`place_by_prefix`.
-    holders : ndarray, shape (k,)
-        Numbers of holders.
-    """
-    count, levels = limits.shape
-    result = np.zeros(holders.size)
-    for k in range(holders.size):
-        others = max(instances - holders[k], 0.0)
-        if others == 0.0:
-            continue
-        before = 1.0
-        for load in range(levels):
-            upper = at_least[load + 1] ** others if load + 1 < levels else 0.0
-            least = before - upper
-            before = upper
-            if least < 1e-14:
-                continue
-            for row in range(count):
-                result[k] += least * _least_at_least(at_least, limits[row, load], holders[k])
-        result[k] /= count
-    return result
-
-
-@njit(cache=True)
-def _least_at_least(at_least: FloatArray, load: float, of: float) -> Any:
-    """P(the least of ``of`` instances >= load), smoothed over one unit of load."""
-    place = load + 0.5
-    if place <= 0.0 or of <= 0.0:
-        return 1.0
-    low = int(place)
-    if low >= at_least.size:
-        return 0.0
-    share = place - low
-    high = at_least[low + 1] ** of if low + 1 < at_least.size else 0.0
-    return (1.0 - share) * at_least[low] ** of + share * high
-
-
-@njit(cache=True)
-def _inverse(limits: FloatArray, load: float) -> Any:
-    """Smallest other load (between whole ones) whose limit reaches ``load``."""
-    if limits[0] >= load:
-        return -0.5
-    for j in range(1, limits.size):
-        if limits[j] >= load:
-            return j - (limits[j] - load) / (limits[j] - limits[j - 1])
-    return float(limits.size)
-
-
-@njit(cache=True)
-def place_by_prefix(
-    limits: FloatArray, at_least: FloatArray, holders: float, instances: float
-) -> tuple[FloatArray, FloatArray, float]:
-    """Where requests go that find their prefix on some instances and nothing on the others.
-
-    Parameters
-    ----------
-    limits : ndarray, shape (n, levels)
-        Largest load of the least loaded holder at which it is preferred to another instance of
-        load 0, 1, …, for n requests.
-    at_least : ndarray, shape (levels,)
-        P(load >= l) of one instance.
-    holders, instances : float
-        m of N; need not be whole.
+    kind : int
+        Of :data:`KINDS`.
+    instances : int
+        N >= 2.
+    rule : tuple of ndarray
+        Two vectors and a table; by kind: least totals needed (levels, …); sorted leads; P(stay |
+        home load, somebody else within the SLO) and P(another is within it); table of P(stay | load
+        of the other j, home load l), one row where all j are alike.  What a kind has not is empty.
+    field : tuple of ndarray, shape (levels,)
+        Law of a load; P(load >= l); law of the home's load as a follow-up finds it.
+    moments : tuple of float
+        Mean and variance of a load, variance of the cluster's total ÷ N.
+    stay, leave_at : ndarray, shape (levels,)
+        Set: P(stay | home load l), P(a follow-up leaves | least load of the others is j).
 
     Returns
     -------
-    to_holder, to_other : ndarray, shape (levels,)
-        P(chosen) of a holder, and of another instance, that is the least loaded of its kind.
-    spill : float
-        Share that goes to another instance.
+    bool
+        Whether ``leave_at`` says anything: whether loads are compared with each other's.
     """
-    count, levels = limits.shape
-    others = max(instances - holders, 0.0)
-    to_holder = np.zeros(levels)
-    to_other = np.zeros(levels)
-    spill = 0.0
-    for row in range(count):
-        for load in range(levels):
-            if at_least[load] < 1e-13:
-                break
-            to_holder[load] += _least_at_least(at_least, _inverse(limits[row], load), others)
-            chance = _least_at_least(at_least, limits[row, load], holders)
-            to_other[load] += chance
-            upper = at_least[load + 1] if load + 1 < levels else 0.0
-            if others > 0.0:
-                spill += chance * (at_least[load] ** others - upper**others)
-    return to_holder / count, to_other / count, spill / count
-
-
-@njit(cache=True)
-def stay_beside_holders(
-    holding: FloatArray, empty: FloatArray, at_least: FloatArray, holders: float, instances: float
-) -> FloatArray:
-    """P(stay | home load l) where some of the other instances hold the follow-up's prefix.
-
-    Parameters
-    ----------
-    holding, empty : ndarray, shape (n, levels)
-        Largest home load at which each of n follow-ups stays against an instance of load 0, 1, …
-        that holds the prefix, and against one that does not.
-    at_least, holders, instances
-        As in :func:`place_by_prefix`; the home is one of the holders.
-    """
-    count, levels = holding.shape
-    stay = np.zeros(levels)
-    for row in range(count):
-        for load in range(levels):
-            stay[load] += _least_at_least(
-                at_least, _inverse(holding[row], load), max(holders - 1.0, 0.0)
-            ) * _least_at_least(
-                at_least, _inverse(empty[row], load), max(instances - max(holders, 1.0), 0.0)
-            )
-    for load in range(levels):
-        stay[load] /= count
-    return stay
-
-
-@njit(cache=True)
-def birth_death_at(births: FloatArray, deaths: FloatArray, time: float, steps: int) -> FloatArray:
-    """Law of a birth-death chain some time after it was at 0; implicit steps that grow in time.
-
-    Parameters
-    ----------
-    births, deaths : ndarray, shape (n,)
-        Rates up and down from each state.
-    time : float
-        Time since it was at 0.
-    steps : int
-        Number of steps.
-    """
-    size = births.size
-    law = np.zeros(size)
-    law[0] = 1.0
-    first = time * 1e-4
-    growth = (time / first) ** (1.0 / (steps - 1))
-    upper = np.empty(size)
-    before = 0.0
-    for step in range(steps):
-        now = first * growth**step
-        span = now - before
-        before = now
-        for k in range(size):
-            up = births[k] if k < size - 1 else 0.0
-            diagonal = 1.0 + span * (up + deaths[k])
-            if k > 0:
-                lower = span * births[k - 1]
-                diagonal -= lower * upper[k - 1]
-                law[k] = (law[k] + lower * law[k - 1]) / diagonal
-            else:
-                law[k] /= diagonal
-            upper[k] = span * deaths[k + 1] / diagonal if k < size - 1 else 0.0
-        for k in range(size - 2, -1, -1):
-            law[k] += upper[k] * law[k + 1]
-    total = law.sum()
-    for k in range(size):
-        law[k] = max(law[k], 0.0) / total
-    return law
+    one, two, table = rule
+    law, at_least, seen = field
+    levels = law.size
+    if kind in (_ALWAYS, _NEVER):
+        for k in range(levels):
+            stay[k] = 1.0 if kind == _ALWAYS else 0.0
+        return False
+    if kind == _MEAN:
+        stay_below_mean(one, instances, moments, stay)
+        return False
+    least = np.empty(levels)
+    least_of_others(at_least, instances - 1, least)
+    if kind == _SLO:
+        nobody = 0.0
+        for k in range(levels):
+            nobody += least[k] * (1.0 - two[k])
+        for k in range(levels):
+            stay[k] = 1.0 - (1.0 - one[k]) * (1.0 - nobody)
+        return False
+    if kind != _EACH_OTHER:
+        _stays_scaled(kind, instances, one, field, moments, least, stay, leave_at)
+        return True
+    for home in range(levels):
+        stay[home] = 0.0
+    for other in range(levels):
+        row = table[other] if table.shape[0] > 1 else table[0]
+        kept = 0.0
+        if other == 0 or table.shape[0] > 1:
+            for home in range(levels):
+                kept += row[home] * seen[home]
+            leave_at[other] = 1.0 - kept
+        else:
+            leave_at[other] = leave_at[0]
+        if least[other] > 1e-300:
+            for home in range(levels):
+                stay[home] += least[other] * row[home]
+    return True

@@ -2,289 +2,280 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["law_at", "mean_ttft_within", "mean_within", "within_slo"]
+__all__ = [
+    "FAST",
+    "NUMBERS",
+    "LastStep",
+    "Table",
+    "in_time",
+    "placed",
+    "shared_s",
+    "stalls_within",
+    "within_slo",
+]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-
-@njit(cache=True)
-def _on_grid(cdf: FloatArray, step: float, x: float) -> Any:
-    """Value of a law on a grid that starts at 0; 1 beyond it."""
-    last = cdf.size - 1
-    place = x / step
-    if place >= last:
-        return 1.0
-    index = int(place)
-    share = place - index
-    return (1.0 - share) * cdf[index] + share * cdf[index + 1]
-
-
-@njit(cache=True)
-def _between(cdf: FloatArray, steps: FloatArray, low: int, share: float, x: float) -> Any:
-    """Value between a level's law and the next one's; 0 below x = 0."""
-    if x < 0.0:
-        return 0.0
-    high = min(low + 1, steps.size - 1)
-    below = _on_grid(cdf[low], steps[low], x)
-    return (1.0 - share) * below + share * _on_grid(cdf[high], steps[high], x)
+#: what sums and products may be made to be vectors
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+NUMBERS = 9  #: of each case; see :func:`placed`
 
 
-@njit(cache=True)
-def law_at(
-    cdf: FloatArray, steps: FloatArray, low: IntArray, share: FloatArray, x: FloatArray
-) -> FloatArray:
-    """Values of tabulated laws between levels.
+class Table(NamedTuple):
+    """Laws on grids of their own at levels of a parameter, linear between levels' logarithms.
+
+    Attributes
+    ----------
+    cdf : ndarray, shape (levels + 2, points)
+        P(amount <= k step) of each level, two or more; the last two rows are 1 everywhere.
+    per_step : ndarray, shape (levels + 2,)
+        One over the step of each level's grid [1/s].
+    log_first, per_level : float
+        Logarithm of the first level, and levels for a unit of logarithm.
+    last : float
+        Index of the last level.
+    """
+
+    cdf: NDArray[np.float64]
+    per_step: NDArray[np.float64]
+    log_first: float
+    per_level: float
+    last: float
+
+
+class LastStep(NamedTuple):
+    """What an arrival meets besides the prefill work ahead of it.
+
+    Attributes
+    ----------
+    under_way_s : float
+        Rest of the step under way [s].
+    share_load, share_slope, most_s : float
+        Work of later arrivals that leaves with it: share of the own prefill beyond the most, a
+        second waited, and at most [s].
+    """
+
+    under_way_s: float
+    share_load: float
+    share_slope: float
+    most_s: float
+
+
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def shared_s(own: float, wait: float, step: LastStep) -> Any:
+    """Work of later arrivals that leaves with a request, after a wait [s]."""
+    base = step.share_load * max(own - step.most_s, 0.0)
+    return min(base + step.share_slope * wait, step.most_s)
+
+
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def in_time(  # type: ignore[no-untyped-def]
+    limit, own, blocked, waiting, wait_step, kv_wait, step: LastStep
+):
+    """P(wait, own prefill and last step take no longer than a limit)."""
+    left = limit - own
+    if not blocked:
+        # what later arrivals add to the last step grows with the wait up to the most
+        left -= step.under_way_s
+        base = step.share_load * max(own - step.most_s, 0.0)
+        left = max((left - base) / (1.0 + step.share_slope), left - step.most_s)
+    last = waiting.size - 1.0
+    place = min(max(left, 0.0) / wait_step, last)
+    index = np.uint32(min(place, last - 1.0))
+    value = waiting[index] + (place - index) * (waiting[index + np.uint32(1)] - waiting[index])
+    if blocked:
+        value *= 1.0 - np.exp(-max(left, 0.0) / kv_wait)
+    return value if left >= 0.0 else 0.0
+
+
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def _level(table: Table, log_parameter: float) -> Any:
+    """Row of the level below a parameter, and how far it is towards the next."""
+    position = min(max((log_parameter - table.log_first) * table.per_level, 0.0), table.last)
+    low = np.int32(min(position, table.last - 1.0))
+    return low, position - low
+
+
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def _of_law(flat, last, start, share, per_step, per_step_above, x):  # type: ignore[no-untyped-def]
+    """Value of a table's law at x >= 0, from the row that starts at ``start`` and the next one."""
+    place = min(x * per_step, last)
+    index = np.uint32(start + np.int32(place))
+    low = flat[index]
+    low += (place - np.int32(place)) * (flat[index + np.uint32(1)] - low)
+    place = min(x * per_step_above, last)
+    index = np.uint32(start + np.int32(last) + np.int32(1) + np.int32(place))
+    high = flat[index]
+    high += (place - np.int32(place)) * (flat[index + np.uint32(1)] - high)
+    return low + share * (high - low)
+
+
+@njit(cache=True, error_model="numpy")
+def placed(numbers, starts, log_interval, log_most, alone, table: Table, most_table: Table):  # type: ignore[no-untyped-def]
+    """Fill in where the laws of each case are found.
 
     Parameters
     ----------
-    cdf : ndarray, shape (levels, points)
-        P(amount <= k step) of each level.
-    steps : ndarray, shape (levels,)
-        Step of each level's grid.
-    low : ndarray of int, shape (n,)
-        Level below each parameter.
-    share : ndarray, shape (n,)
-        How far it is towards the next level.
-    x : ndarray, shape (n,)
-        Where.
+    numbers : ndarray, shape (9, n)
+        Of each case: steps, time of its own [s], and weight; then, filled in, how far each law is
+        from the level below to the one above and what a second is in steps of the two, by
+        interval, and the same by places.
+    starts : ndarray of int32, shape (2, n)
+        Filled in: where the laws' rows start.
+    log_interval, log_most : ndarray, shape (n,)
+        Logarithms of the interval whose arrivals stall it [s], and of the most that its places
+        allow.
+    alone : ndarray of bool, shape (n,)
+        Which cases nobody stalls.
+    table, most_table : Table
+        Laws by interval and by places.
     """
-    result = np.empty(x.size)
-    for i in range(x.size):
-        result[i] = _between(cdf, steps, low[i], share[i], x[i])
-    return result
+    for i in range(log_interval.size):
+        low, numbers[3, i] = _level(table, log_interval[i])
+        numbers[4, i], numbers[5, i] = table.per_step[low], table.per_step[low + 1]
+        starts[0, i] = low * table.cdf.shape[1]
+    for i in range(log_interval.size):
+        low, share = _level(most_table, log_most[i])
+        if alone[i]:
+            low = np.int32(most_table.last + 1.0)
+        numbers[6, i] = share
+        numbers[7, i], numbers[8, i] = most_table.per_step[low], most_table.per_step[low + 1]
+        starts[1, i] = low * most_table.cdf.shape[1]
 
 
-@njit(cache=True)
-def mean_within(
-    limit: float,
-    tokens: FloatArray,
-    own: FloatArray,
-    weights: FloatArray,
-    cdf: FloatArray,
-    steps: FloatArray,
-    low: IntArray,
-    share: FloatArray,
-    most_cdf: FloatArray,
-    most_steps: FloatArray,
-    most_low: IntArray,
-    most_share: FloatArray,
-) -> float:
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def stalls_within(limit: float, numbers, starts, table: Table, most_table: Table):  # type: ignore[no-untyped-def]
     """Weighted mean of P(stalls fit into what a limit a token leaves).
 
     Parameters
     ----------
     limit : float
         Limit a token [s].
-    tokens : ndarray, shape (n,)
-        Tokens after the first of each case, a request in some circumstances.
-    own, weights : ndarray, shape (n,)
-        Time of its own steps [s]; weight of each case.
-    cdf, steps, low, share
-        Laws by interval, as in :func:`law_at`.
-    most_cdf, most_steps, most_low, most_share
-        Laws by largest count, likewise; all empty where it never binds.
+    numbers, starts : ndarray
+        Cases, as :func:`placed` leaves them.
+    table, most_table : Table
+        Laws by interval and by places.
     """
-    per_step, most_per_step = 1.0 / steps, 1.0 / most_steps
+    flat, most_flat = table.cdf.ravel(), most_table.cdf.ravel()
+    last, most_last = table.cdf.shape[1] - 1.0, most_table.cdf.shape[1] - 1.0
+    tokens, own, weights = numbers[0], numbers[1], numbers[2]
+    share, low, high = numbers[3], numbers[4], numbers[5]
+    most_share, most_low, most_high = numbers[6], numbers[7], numbers[8]
+    start, most_start = starts[0], starts[1]
     total = 0.0
     for i in range(tokens.size):
-        spare = tokens[i] * limit - own[i]
-        if spare < 0.0:
-            continue
-        value = _of_levels(cdf, per_step, low[i], share[i], spare)
-        if most_steps.size and value < 1.0:
-            other = _of_levels(most_cdf, most_per_step, most_low[i], most_share[i], spare)
-            value = max(value, other)
-        total += weights[i] * value
+        room = tokens[i] * limit - own[i]
+        spare = max(room, 0.0)
+        value = _of_law(flat, last, start[i], share[i], low[i], high[i], spare)
+        other = _of_law(
+            most_flat, most_last, most_start[i], most_share[i], most_low[i], most_high[i], spare
+        )
+        total += weights[i] * max(value, other) if room >= 0.0 else 0.0
     return total
 
 
-@njit(cache=True)
-def _of_levels(cdf: FloatArray, per_step: FloatArray, low: int, share: float, x: float) -> Any:
-    """As :func:`_between`, for x >= 0 and one over each step."""
-    last = cdf.shape[1] - 1
-    below, above = 1.0, 1.0
-    place = x * per_step[low]
-    if place < last:
-        index = int(place)
-        below = cdf[low, index] + (place - index) * (cdf[low, index + 1] - cdf[low, index])
-    high = min(low + 1, per_step.size - 1)
-    place = x * per_step[high]
-    if place < last:
-        index = int(place)
-        above = cdf[high, index] + (place - index) * (cdf[high, index + 1] - cdf[high, index])
-    return below + share * (above - below)
-
-
-@njit(cache=True)
-def mean_ttft_within(
-    limit: float,
-    apart: FloatArray,
-    base: FloatArray,
-    blocked: NDArray[np.bool_],
-    weights: FloatArray,
-    cdf: FloatArray,
-    step: float,
-    kv_wait: float,
-    under_way: float,
-    slope: float,
-    most_shared: float,
-) -> float:
-    """Weighted mean of P(TTFT <= limit).
-
-    Parameters
-    ----------
-    limit : float
-        Limit [s].
-    apart, base : ndarray, shape (groups, n)
-        Time of each request that is no wait, and what others add to its last step whatever it
-        waits [s].
-    blocked, weights : ndarray, shape (groups,)
-        Whether a group waits for KV, and its weight.
-    cdf, step
-        Law of the wait for prefill on its grid.
-    kv_wait : float
-        Mean wait for KV [s].
-    under_way, slope, most_shared : float
-        Step under way [s]; work of later arrivals a second waited, and at most [s].
-    """
-    last = cdf.size - 1
-    total = 0.0
-    for group in range(weights.size):
-        within = 0.0
-        for i in range(apart.shape[1]):
-            spare = limit - apart[group, i]
-            if not blocked[group]:
-                spare -= under_way
-                spare = max((spare - base[group, i]) / (1.0 + slope), spare - most_shared)
-            if spare < 0.0:
-                continue
-            place = spare / step
-            value = cdf[last]
-            if place < last:
-                index = int(place)
-                value = cdf[index] + (place - index) * (cdf[index + 1] - cdf[index])
-            if blocked[group]:
-                value *= 1.0 - np.exp(-spare / kv_wait)
-            within += value
-        total += weights[group] * within / apart.shape[1]
-    return total
-
-
-@njit(cache=True)
-def within_slo(
-    prefill: FloatArray,
-    step: FloatArray,
-    blocked: NDArray[np.bool_],
-    weights: FloatArray,
-    tokens: FloatArray,
-    most: FloatArray,
-    spare: FloatArray,
-    tpot_limit: float,
-    waiting: FloatArray,
-    waiting_step: float,
-    waits: FloatArray,
-    edges: FloatArray,
-    wait: tuple[float, float, float, float, float],
-    behind: tuple[float, float],
-    table: tuple[FloatArray, FloatArray, float, float],
-    most_table: tuple[FloatArray, FloatArray, float, float],
-) -> FloatArray:
+@njit(cache=True, error_model="numpy", fastmath=FAST)
+def within_slo(  # type: ignore[no-untyped-def]
+    prefill,
+    decode,
+    blocked,
+    weights,
+    groups,
+    edges,
+    log_interval,
+    log_most,
+    tokens,
+    spare,
+    tpot_limit,
+    waiting,
+    wait_step,
+    kv_wait,
+    step: LastStep,
+    table: Table,
+    most_table: Table,
+):
     """P(TTFT within its limit), P(TPOT within its), and P(both) of each request.
 
     Parameters
     ----------
-    prefill, step : ndarray, shape (groups, n)
-        Time of the own prefill, and of a decode step [s].
+    prefill, decode : ndarray, shape (groups, n)
+        Time of the own prefill, and of the own decode steps [s].
     blocked, weights : ndarray, shape (groups,)
         Whether a group waits for KV, and its weight.
-    tokens, most, spare : ndarray, shape (n,)
-        Tokens after the first; most prefills beside them; TTFT limit less what lies before the
-        prefill [s].
+    groups : ndarray of int, shape (cases,)
+        Group of each of the circumstances told apart where the TPOT depends on them.
+    edges : ndarray, shape (2, cases)
+        Which part of its waits, in [0, 1], each stands for.
+    log_interval : ndarray, shape (cases, n)
+        Logarithm of the interval whose arrivals stall a request [s].
+    log_most, tokens, spare : ndarray, shape (n,)
+        Logarithm of the most prefills beside it; tokens after the first; TTFT limit less what lies
+        before the prefill [s].
     tpot_limit : float
-        Limit a token [s]; ``inf``: none.
-    waiting, waiting_step
-        Law of the wait for prefill on its grid.
-    waits, edges : ndarray, shape (bins,) and (bins + 1,)
-        Waits told apart where the TPOT depends on them [s], and the parts of [0, 1] they stand for.
-    wait : tuple of float
-        Mean wait for KV [s]; step under way [s]; work of later arrivals in the last step: share of
-        the prefill beyond the most, a second waited, and at most [s].
-    behind : tuple of float
-        Share of the shared work by which the interval behind is longer, and the factor on it.
-    table, most_table
-        Laws of the stalls by interval, and by count: values, step of each, logarithm of the first
-        level and levels for a unit of logarithm; the second empty where it never binds.
+        Limit a token [s]; finite.
+    waiting, wait_step : ndarray, shape (points,), and float
+        Law of the wait for prefill at multiples of a step [s].
+    kv_wait : float
+        Mean wait for KV [s].
+    step : LastStep
+        What else an arrival meets.
+    table, most_table : Table
+        Laws of the stalls by interval, and by places.
 
     Returns
     -------
     ndarray, shape (3, n)
     """
-    cdf, steps, first, per_level = table
-    most_cdf, most_steps, most_first, most_per_level = most_table
-    kv_wait, under_way, share_load, slope, most_shared = wait
-    shared_share, factor = behind
-    result = np.zeros((3, tokens.size))
-    last = waiting.size - 1
+    flat, most_flat = table.cdf.ravel(), most_table.cdf.ravel()
+    last, most_last = table.cdf.shape[1] - 1.0, most_table.cdf.shape[1] - 1.0
+    count = tokens.size
+    result = np.zeros((3, count))
+    soon = np.empty(prefill.shape)
     for group in range(weights.size):
-        weight = weights[group]
-        for i in range(tokens.size):
-            own = prefill[group, i]
-            base = share_load * max(own - most_shared, 0.0)
-            left = spare[i] - own
-            if not blocked[group]:
-                left -= under_way
-                left = max((left - base) / (1.0 + slope), left - most_shared)
-            in_ttft = 0.0
-            if left >= 0.0:
-                place = left / waiting_step
-                in_ttft = waiting[last]
-                if place < last:
-                    index = int(place)
-                    in_ttft = waiting[index] + (place - index) * (
-                        waiting[index + 1] - waiting[index]
-                    )
-                if blocked[group]:
-                    in_ttft *= 1.0 - np.exp(-left / kv_wait)
-            result[0, i] += weight * in_ttft
-            decode = tokens[i] * step[group, i]
-            room = tokens[i] * tpot_limit - decode
-            by_count = 0.0
-            limited = tokens[i] > 0.0 and tpot_limit < np.inf
-            if limited and most_steps.size:
-                low, share = _level(most[i], most_first, most_per_level, most_steps.size)
-                by_count = _between(most_cdf, most_steps, low, share, room)
-            bins = 1 if blocked[group] else waits.size
-            for b in range(bins):
-                low_edge = 0.0 if blocked[group] else edges[b]
-                high_edge = 1.0 if blocked[group] else edges[b + 1]
-                in_tpot = 1.0
-                if limited:
-                    in_tpot = by_count
-                    if by_count < 1.0:
-                        interval = own
-                        if not blocked[group]:
-                            shared = min(base + slope * waits[b], most_shared)
-                            interval = max(own + waits[b] + shared_share * shared, 0.0)
-                        interval = decode + factor * interval
-                        low, share = _level(interval, first, per_level, steps.size)
-                        in_tpot = max(_between(cdf, steps, low, share, room), by_count)
-                # of this bin of waits, the part short enough for the TTFT
-                short = min(max(in_ttft - low_edge, 0.0), high_edge - low_edge)
-                result[1, i] += weight * (high_edge - low_edge) * in_tpot
-                result[2, i] += weight * short * in_tpot
+        for i in range(count):
+            soon[group, i] = in_time(
+                spare[i], prefill[group, i], blocked[group], waiting, wait_step, kv_wait, step
+            )
+            result[0, i] += weights[group] * soon[group, i]
+    by_count = np.empty(count)
+    before = -1
+    for case in range(groups.size):
+        group = groups[case]
+        if group != before:  # what the places allow does not depend on the wait
+            for i in range(count):
+                low, share = _level(most_table, log_most[i])
+                room = max(tokens[i] * tpot_limit - decode[group, i], 0.0)
+                by_count[i] = _of_law(
+                    most_flat,
+                    most_last,
+                    low * np.int32(most_table.cdf.shape[1]),
+                    share,
+                    most_table.per_step[low],
+                    most_table.per_step[low + 1],
+                    room,
+                )
+            before = group
+        start, end = edges[0, case], edges[1, case]
+        for i in range(count):
+            low, share = _level(table, log_interval[case, i])
+            room = tokens[i] * tpot_limit - decode[group, i]
+            value = _of_law(
+                flat,
+                last,
+                low * np.int32(table.cdf.shape[1]),
+                share,
+                table.per_step[low],
+                table.per_step[low + 1],
+                max(room, 0.0),
+            )
+            value = max(value, by_count[i]) if room >= 0.0 else 0.0
+            value = value if tokens[i] > 0.0 else 1.0
+            # of these waits, the part short enough for the TTFT
+            short = min(max(soon[group, i] - start, 0.0), end - start)
+            result[1, i] += weights[group] * (end - start) * value
+            result[2, i] += weights[group] * short * value
     return np.minimum(np.maximum(result, 0.0), 1.0)
-
-
-@njit(cache=True)
-def _level(parameter: float, first: float, per_level: float, levels: int) -> Any:
-    """Level below a parameter, and how far it is towards the next."""
-    position = min(max((np.log(parameter) - first) * per_level, 0.0), levels - 1.0)
-    low = min(int(position), max(levels - 2, 0))
-    return low, position - low

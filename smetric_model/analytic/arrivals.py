@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 __all__ = ["POISSON", "Arrivals"]
 
@@ -57,47 +57,10 @@ class Arrivals:
     @property
     def is_poisson(self) -> bool:
         """Whether the rate depends neither on the load nor on a prefill that runs."""
-        same = self.busy_factor is None or np.array_equal(self.busy_factor, self.factor)
-        return bool(np.ptp(self.factor) == 0 and same)
-
-    def while_prefilling(self, load: ArrayLike) -> FloatArray:
-        """Return ``m`` at loads while a prefill runs.
-
-        Parameters
-        ----------
-        load : array_like of float
-            Loads.
-        """
-        factor = self.factor if self.busy_factor is None else self.busy_factor
-        levels = np.arange(factor.size)
-        return np.asarray(np.interp(np.asarray(load, dtype=float), levels, factor))
-
-    def free_at(self, load: ArrayLike, prefilling: bool = False) -> FloatArray:
-        """Return the share of free arrivals at loads; all alike where nothing is known of them.
-
-        Parameters
-        ----------
-        load : array_like of float
-            Loads.
-        prefilling : bool
-            Whether a prefill runs.
-        """
-        share = self.busy_free_ratio if prefilling else self.free_ratio
-        at = np.asarray(load, dtype=float)
-        if share is None:
-            return np.ones(at.shape)
-        return np.asarray(np.interp(at, np.arange(share.size), share))
-
-    def at(self, load: ArrayLike) -> FloatArray:
-        """Return ``m`` at loads that need not be whole.
-
-        Parameters
-        ----------
-        load : array_like of float
-            Loads.
-        """
-        levels = np.arange(self.factor.size)
-        return np.asarray(np.interp(np.asarray(load, dtype=float), levels, self.factor))
+        factor, busy = self.factor, self.busy_factor
+        if factor[0] != factor[-1] or (factor != factor[0]).any():
+            return False
+        return busy is None or bool((busy == factor[0]).all())
 
 
 #: A rate that does not depend on the load.

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic import _instance_kernels as kernels
 from smetric_model.analytic._step_kernels import prefill_time_s, step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
 from smetric_model.analytic.busy_periods import bursty_queue, busy_period_counts, condensed
@@ -42,10 +42,6 @@ __all__ = [
     "SloProbability",
     "tpot_ceiling_rps",
 ]
-
-
-_ALL = slice(None)
-_PREFILLS = 64  # requests that say how decodes shorten the prefills of all
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,8 @@ class RequestMix:
     before_prefill_s: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        sizes = {len(getattr(self, name)) for name in self.__dataclass_fields__}
+        arrays = (self.prompt_tokens, self.output_tokens, self.hit_tokens, self.before_prefill_s)
+        sizes = set(map(len, arrays))
         if len(sizes) != 1 or 0 in sizes:
             raise SpecError(f"a request mix needs arrays of one length above 0, got {sizes}")
 
@@ -130,7 +127,31 @@ class ColocatedInstance:
         Limit of the engine.
     fixed_state_tokens : float
         Memory of a running request that does not grow with its context, in tokens of the pool.
+
+    Attributes
+    ----------
+    fits_ratio : ndarray, shape (b,)
+        P(at least 1, 2, … b running requests fit the pool).
+    batches : ndarray, shape (b,)
+        Mean number in service with 1, 2, … b present; the last is ``max_batch``.
+    decode_step_s : ndarray, shape (b,)
+        Decode step time at each of ``batches``, at the mean decode context [s].
+    completion_rate_rps, decode_completion_rps : ndarray, shape (b,)
+        Total completion rate µ with 1, 2, … b present, and that of decode alone [requests/s].
+    stability_rps : float
+        Request rate at which the instance saturates, the last µ [requests/s].
+    mean_output_tokens, mean_resident_tokens, decode_context_tokens : float
+        Mean output; mean KV of a running request; mean context that a decode step meets [tokens].
     """
+
+    fits_ratio: NDArray[np.float64]
+    batches: NDArray[np.float64]
+    decode_step_s: NDArray[np.float64]
+    completion_rate_rps: NDArray[np.float64]
+    decode_completion_rps: NDArray[np.float64]
+    mean_output_tokens: float
+    mean_resident_tokens: float
+    decode_context_tokens: float
 
     def __init__(
         self,
@@ -147,17 +168,46 @@ class ColocatedInstance:
         self.pool_tokens = pool_tokens
         self.token_budget = token_budget
         self.max_running_requests = max_running_requests
-        self.mean_output_tokens = float(mix.output_tokens.mean())
-        # decode steps see a request's context weighted by how long it decodes
-        self.decode_context_tokens = float(
-            (mix.output_tokens * (mix.prompt_tokens + 0.5 * mix.output_tokens)).sum()
-            / mix.output_tokens.sum()
-        )
         self._laws: dict[float, BatchLaw] = {}
         self._beside: float | None = None
-        self.fits_ratio, self.mean_resident_tokens = self._fits()
-        self.batches = np.cumsum(self.fits_ratio)
+        prompt, output, hit = (
+            np.ascontiguousarray(tokens, dtype=float)
+            for tokens in (mix.prompt_tokens, mix.output_tokens, mix.hit_tokens)
+        )
+        budget, most = float(token_budget), float(max_running_requests)
+        (
+            alone_s,
+            context,
+            stay_s,
+            self.decode_context_tokens,
+            self.mean_output_tokens,
+            self.mean_resident_tokens,
+        ) = kernels.residence(
+            model, prompt, output, hit, budget, float(pool_tokens), most, float(fixed_state_tokens)
+        )
+        self.fits_ratio = fitting_counts(context, stay_s, pool_tokens, max_running_requests)
+        new = prompt - hit
+        (
+            self.batches,
+            self._grid,
+            self._prefill_table_s,
+            self._mean_prefill_table_s,
+            self.decode_step_s,
+            self.completion_rate_rps,
+            self.decode_completion_rps,
+        ) = kernels.tables(
+            model,
+            new,
+            hit,
+            np.argsort(new),
+            alone_s,
+            self.fits_ratio,
+            budget,
+            self.decode_context_tokens,
+            self.mean_output_tokens,
+        )
         self.max_batch = float(self.batches[-1])
+        self.stability_rps = float(self.completion_rate_rps[-1])
 
     def with_mix(self, mix: RequestMix) -> ColocatedInstance:
         """Return the same instance for a mix that differs in ``before_prefill_s`` alone."""
@@ -169,79 +219,26 @@ class ColocatedInstance:
         """Return the saturation rate with a KV pool ``factor`` times as large [requests/s]."""
         batch = float(np.clip(self.max_batch * factor, 1.0, self.max_running_requests))
         step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-        prefill = float(self._prefill_of(batch - 1.0).mean())
+        hit = self.mix.hit_tokens
+        new = self.mix.prompt_tokens - hit
+        others = batch - 1.0
+        context = self.decode_context_tokens if others > 0 else 0.0
+        with_chunks = prefill_time_s(self.model, new, hit, self.token_budget, others, context)
+        without = float(step_time_s(self.model, 0, 0, others, context))
+        steps = prefill_steps(new, self.token_budget, others)
+        prefill = float((with_chunks - steps * without).mean())
         rate = 1.0 / (prefill + self.mean_output_tokens * step / batch)
         # a larger pool never completes less: an engine may run a smaller batch
-        return max(rate, self.stability_rps) if factor >= 1 else rate
+        return float(max(rate, self.stability_rps)) if factor >= 1 else rate
 
-    def _fits(self) -> tuple[NDArray[np.float64], float]:
-        """P(at least 1, 2, … running requests fit the pool), and their mean KV [tokens].
-
-        Contexts count by how long they stay: all prefills of a full batch, then the own output.
-        """
-        mix = self.mix
-        context = mix.prompt_tokens + 0.5 * mix.output_tokens + self.fixed_state_tokens
-        own = float(self._alone_s.mean())
-        batch = float(np.clip(self.pool_tokens / context.mean(), 1.0, self.max_running_requests))
-        held, made = float(context.sum()), float(mix.output_tokens @ context)
-        outputs = float(mix.output_tokens.sum())
-        for _ in range(20):
-            step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-            waits = batch * own
-            mean_context = (waits * held + step * made) / (waits * context.size + step * outputs)
-            new = float(np.clip(self.pool_tokens / mean_context, 1.0, self.max_running_requests))
-            if abs(new - batch) < 1e-3:
-                break
-            batch = 0.5 * (batch + new)
-        residence = waits + mix.output_tokens * step
-        context = np.minimum(context, self.pool_tokens)
-        fits = fitting_counts(context, residence, self.pool_tokens, self.max_running_requests)
-        return fits, mean_context
-
-    @cached_property
-    def _alone_s(self) -> NDArray[np.float64]:
-        """Engine time of each request's prefill with nothing beside it [s]."""
-        return self._prefill_of(0.0)
-
-    def _prefill_of(
-        self, decode_batch: float | NDArray[np.float64], rows: slice | NDArray[np.intp] = _ALL
-    ) -> NDArray[np.float64]:
-        """Marginal engine time of each request's prefill beside ``decode_batch`` decodes [s].
-
-        For batches of shape (d, 1) of shape (d, n); of some of the requests.
-        """
-        mix = self.mix
-        hit = mix.hit_tokens[rows]
-        new = mix.prompt_tokens[rows] - hit
-        decode_context = np.where(np.asarray(decode_batch) > 0, self.decode_context_tokens, 0.0)
-        time = prefill_time_s(self.model, new, hit, self.token_budget, decode_batch, decode_context)
-        idle = np.asarray(step_time_s(self.model, 0, 0, decode_batch, decode_context))
-        steps = prefill_steps(new, self.token_budget, decode_batch)
-        return np.asarray(time - steps * idle)
-
-    @cached_property
-    def _prefill_grid(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Batches d at which the marginal prefill times are tabulated, and those, (d, n).
-
-        Of many requests some, by new tokens, say by how much decodes beside them shorten it.
-        """
-        top = max(float(self.batches[-1]) - 1.0, 0.0)
-        alone = self._alone_s
-        if top <= 0:
-            return np.array([0.0]), alone[None, :]
-        grid = np.append(0.0, np.geomspace(min(1.0, top), top, 6 if top > 1.0 else 1))
-        if alone.size <= 2 * _PREFILLS:
-            return grid, np.concatenate((alone[None, :], self._prefill_of(grid[1:, None])))
-        new = self.mix.prompt_tokens - self.mix.hit_tokens
-        order = np.argsort(new)
-        at = ((np.arange(_PREFILLS) + 0.5) * (order.size / _PREFILLS)).astype(int)
-        rows = order[at]
-        ratio = np.ones((grid.size, order.size))
-        place = np.empty(order.size)
-        place[order] = np.arange(order.size)
-        for row, beside in enumerate(self._prefill_of(grid[1:, None], rows), start=1):
-            ratio[row] = np.interp(place, at, beside / np.maximum(alone[rows], 1e-300))
-        return grid, ratio * alone
+    def _place(self, decode_batch: float) -> tuple[int, float]:
+        """Row of the tabulated batches below a batch, and the share of the next one."""
+        grid = self._grid
+        if grid.size == 1:
+            return 0, 0.0
+        row = min(max(int(grid.searchsorted(decode_batch)), 1), grid.size - 1) - 1
+        share = (decode_batch - float(grid[row])) / float(grid[row + 1] - grid[row])
+        return row, min(max(share, 0.0), 1.0)
 
     def prefill_s(self, decode_batch: float) -> NDArray[np.float64]:
         """Return the marginal engine time of each request's prefill beside other decodes.
@@ -256,55 +253,25 @@ class ColocatedInstance:
         ndarray, shape (n,)
             Engine time [s], interpolated between tabulated batches.
         """
-        grid, table = self._prefill_grid
-        upper = int(np.clip(np.searchsorted(grid, decode_batch), 1, max(grid.size - 1, 1)))
-        if grid.size == 1:
-            return np.asarray(table[0])
-        share = np.clip(
-            (decode_batch - grid[upper - 1]) / (grid[upper] - grid[upper - 1]), 0.0, 1.0
-        )
-        return np.asarray((1 - share) * table[upper - 1] + share * table[upper])
+        row, share = self._place(decode_batch)
+        table = self._prefill_table_s
+        if share == 0.0:
+            return np.asarray(table[row])
+        return np.asarray((1.0 - share) * table[row] + share * table[row + 1])
 
-    @cached_property
-    def decode_step_s(self) -> NDArray[np.float64]:
-        """Decode step time at each of ``batches``, at the mean decode context [s]."""
-        return np.asarray(
-            step_time_s(self.model, 0, 0, self.batches, self.decode_context_tokens), dtype=float
-        ).reshape(-1)
+    def mean_prefill_s(self, decode_batch: float) -> float:
+        """Return the mean of :meth:`prefill_s` over requests [s].
 
-    @cached_property
-    def completion_rate_rps(self) -> NDArray[np.float64]:
-        """Total completion rate µ with 1, 2, … requests present [requests/s].
-
-        Of those present as many are in service as fit the KV pool.
+        Parameters
+        ----------
+        decode_batch : float
+            Sequences that decode in the same steps.
         """
-        batches = np.arange(1.0, self.fits_ratio.size + 1.0)
-        grid, table = self._prefill_grid
-        prefill = np.interp(batches - 1.0, grid, table.mean(axis=1))
-        return self._of_fitting(1.0 / (prefill + self._decode_share_s))
-
-    @cached_property
-    def decode_completion_rps(self) -> NDArray[np.float64]:
-        """Total completion rate of decode alone with 1, 2, … present [requests/s]."""
-        return self._of_fitting(1.0 / self._decode_share_s)
-
-    @cached_property
-    def _decode_share_s(self) -> NDArray[np.float64]:
-        """Engine time of a request's decode in a batch of 1, 2, …: O T_d(l) / l [s]."""
-        batches = np.arange(1.0, self.fits_ratio.size + 1.0)
-        step = step_time_s(self.model, 0, 0, batches, self.decode_context_tokens)
-        return np.asarray(self.mean_output_tokens * step / batches)
-
-    def _of_fitting(self, rate: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mean of a rate over how many of 1, 2, … present fit the pool."""
-        # a larger batch never completes less: an engine may run a smaller one
-        rate = np.maximum.accumulate(rate)
-        return np.asarray(np.cumsum(self.fits_ratio * np.diff(rate, prepend=0.0)))
-
-    @property
-    def stability_rps(self) -> float:
-        """Request rate at which the instance saturates, µ(b) [requests/s]."""
-        return float(self.completion_rate_rps[-1])
+        row, share = self._place(decode_batch)
+        means = self._mean_prefill_table_s
+        if share == 0.0:
+            return float(means[row])
+        return float((1.0 - share) * means[row] + share * means[row + 1])
 
     def tpot_ceiling_rps(self, tpot_slo_s: float) -> float:
         """Return the rate at which the mean TPOT reaches ``tpot_slo_s`` [requests/s].
@@ -318,7 +285,7 @@ class ColocatedInstance:
         return tpot_ceiling_rps(
             first - slope,
             slope,
-            float(self.prefill_s(float(self.batches[-1]) - 1.0).mean()),
+            self.mean_prefill_s(self.max_batch - 1.0),
             self.mean_output_tokens,
             tpot_slo_s,
         )
@@ -396,7 +363,7 @@ class ColocatedInstance:
         present, full = opened / total, float(entry / spare / total)
 
         batches = np.append(0.0, self.batches[:-1])
-        prefilling = self.stability_rps * float(self.prefill_s(self.max_batch - 1.0).mean())
+        prefilling = self.stability_rps * self.mean_prefill_s(self.max_batch - 1.0)
         decoding = float(present @ batches) + full * max(self.max_batch - min(prefilling, 1.0), 0.0)
         wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
         # tokens see a batch as often as it makes them

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic.queueing import damping
+from smetric_model.analytic import _busy_kernels as kernels
+from smetric_model.analytic.queueing import cumulated, damping, on_grid
 
-__all__ = ["BusyPeriods", "bursty_queue", "busy_period_counts", "condensed"]
+__all__ = ["BusyPeriods", "bursty_queue", "busy_period_counts", "circle", "condensed"]
 
 
 def condensed(work: ArrayLike, bins: int = 32) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -140,72 +140,26 @@ def bursty_queue(
 
 
 _POINTS = 1 << 10  # of the transforms
-_MANY = 40  # Newton steps at one point, at most
 
 
-@numba.njit(cache=True)
-def _series(mass, gaps, places, x):  # type: ignore[no-untyped-def]
-    """Sum of ``m x^k`` and of ``k m x^k`` over ascending powers ``k``, given by their gaps."""
-    squares = np.empty(32, np.complex128)
-    squares[0] = x
-    known = 1
-    power = 1.0 + 0.0j
-    value, weighted = 0.0j, 0.0j
-    for j in range(places.size):
-        gap, bit = gaps[j], 0
-        while gap > 0:
-            if bit >= known:
-                squares[known] = squares[known - 1] * squares[known - 1]
-                known += 1
-            if gap & 1:
-                power *= squares[bit]
-            gap >>= 1
-            bit += 1
-        term = mass[j] * power
-        value += term
-        weighted += places[j] * term
-    return value, weighted
+@lru_cache(maxsize=4)
+def circle(points: int) -> NDArray[np.float64]:
+    """Return where damped laws on a grid are transformed.
 
+    Parameters
+    ----------
+    points : int
+        Size of the transform; see :func:`~smetric_model.analytic.queueing.damping`.
 
-@numba.njit(cache=True)
-def _busy_transform(mass, places, log_z, per_step):  # type: ignore[no-untyped-def]
-    """Return the generating function of a busy period at points that lie side by side."""
-    gaps = places.copy()
-    gaps[1:] -= places[:-1]
-    busy = np.zeros(log_z.size, np.complex128)
-    start = 0.0j
-    for i in range(log_z.size):
-        found = 2.0 * start - busy[i - 2] if i > 1 else start
-        for attempt in range(2):
-            # plain iteration contracts and keeps inside the unit circle; Newton finishes, and
-            # does without where the neighbour's value is at hand
-            plain = (0 if i else 4) if attempt == 0 else 12
-            for turn in range(_MANY):
-                value, weighted = _series(
-                    mass, gaps, places, np.exp(log_z[i] - per_step * (1.0 - found))
-                )
-                error = found - value
-                slope = 1.0 - per_step * weighted if turn >= plain else 1.0 + 0.0j
-                found -= error / slope
-                # what a step of Newton's leaves is about the square of what it met
-                if abs(error) < (1e-5 if turn >= plain else 1e-8):
-                    break
-            if abs(found) <= 1.0 + 1e-6 and abs(error) < 1e-5:
-                break
-            found = 0.0j  # the neighbour's value led astray: from the beginning
-        busy[i] = start = found
-    return busy
-
-
-@numba.njit(cache=True)
-def _transform(mass, places, x):  # type: ignore[no-untyped-def]
-    """Return the generating function of a law on a grid at some points."""
-    gaps = places.copy()
-    gaps[1:] -= places[:-1]
-    result = np.empty(x.size, np.complex128)
-    for i in range(x.size):
-        result[i] = _series(mass, gaps, places, x[i])[0]
-    return result
+    Returns
+    -------
+    ndarray, shape (2, points // 2 + 1)
+        Real and imaginary parts of half of a circle.
+    """
+    z = 10.0 ** (-8.0 / points) * np.exp(-2j * np.pi * np.arange(points // 2 + 1) / points)
+    parts = np.array([z.real, z.imag])
+    parts.flags.writeable = False
+    return parts
 
 
 class BusyPeriods:
@@ -245,28 +199,32 @@ class BusyPeriods:
         self.points = points
         half = points // 2
         self.step_s = horizon_s / (half - 1)
-        mass, places = self._on_grid(work_s, weights)
-        radius = 10.0 ** (-8.0 / points)
-        self._damping = damping(points)[:half]
-        log_z = np.log(radius) - 2j * np.pi * np.arange(half + 1) / points
-        self._busy = _busy_transform(mass, places, log_z, rate_rps * self.step_s)
+        z = circle(points)
+        self._busy, x = kernels.busy_transform(
+            self._on_grid(work_s, weights), rate_rps * self.step_s, z
+        )
         if first is not None:
             self.rate_rps = first[2]
-            x = np.exp(log_z - rate_rps * self.step_s * (1.0 - self._busy))
-            self._busy = _transform(*self._on_grid(*first[:2]), x)
+            self._busy = kernels.work_transform(self._on_grid(*first[:2]), x)
 
-    def _on_grid(
-        self, work_s: ArrayLike, weights: ArrayLike
-    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Return probabilities and places on the grid; means are kept."""
+    def _on_grid(self, work_s: ArrayLike, weights: ArrayLike) -> NDArray[np.float64]:
         work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
-        half = self.points // 2
-        position = np.minimum(work / self.step_s, half)  # longer is late whatever it is
-        low = position.astype(int)
-        pmf = np.bincount(low, share * (1 - (position - low)), minlength=half + 2)
-        pmf += np.bincount(low + 1, share * (position - low), minlength=half + 2)
-        places = np.flatnonzero(pmf)
-        return np.asarray(pmf[places], dtype=float), places
+        half = self.points // 2  # longer is late whatever it is
+        return np.asarray(on_grid(work, share, self.step_s, half, half + 2)[0])
+
+    def delay_transforms(
+        self, interval_s: NDArray[np.float64], result: NDArray[np.complex128]
+    ) -> None:
+        """Fill in the transforms of the laws of :meth:`delay_cdf`.
+
+        Parameters
+        ----------
+        interval_s : ndarray of float, shape (k,)
+            Lengths of intervals [s].
+        result : ndarray of complex, shape (k, points // 2 + 1)
+            Filled in.
+        """
+        kernels.delay_transforms(self.rate_rps * interval_s, self._busy, result)
 
     def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the delay by the arrivals of an interval and what they bring along.
@@ -281,7 +239,9 @@ class BusyPeriods:
         ndarray, shape (points // 2,) or (k, points // 2)
             P(delay <= x) at ``x = 0, step_s, 2 step_s, …``.
         """
-        arrivals = self.rate_rps * np.asarray(interval_s, dtype=float)[..., None]
-        transform = np.exp(arrivals * (self._busy - 1.0))
-        pmf = np.fft.irfft(transform, n=self.points)[..., : self.points // 2] / self._damping
-        return np.asarray(np.clip(np.cumsum(pmf, axis=-1), 0.0, 1.0))
+        intervals = np.asarray(interval_s, dtype=float)
+        transforms = np.empty((intervals.size, self.points // 2 + 1), dtype=np.complex128)
+        self.delay_transforms(intervals.ravel(), transforms)
+        pmf = np.fft.irfft(transforms, n=self.points)
+        cdf = cumulated(pmf, damping(self.points), self.points // 2)
+        return np.asarray(cdf.reshape(*intervals.shape, -1))

@@ -17,69 +17,47 @@ They are evaluated in turn until nothing moves.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainc
 
-from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.arrivals import Arrivals
-from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.busy_periods import condensed
+from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance
 from smetric_model.analytic.cluster_demand import ClusterDemand, cluster_demand
+from smetric_model.analytic.cluster_field import STEPS_OF_ROUNDS, RoutingField
 from smetric_model.analytic.cluster_links import Fetches, Links
-from smetric_model.analytic.cluster_tiers import (
-    HOLDERS,
-    LEADS,
-    Lead,
-    LocalHits,
-    Pace,
-    StayRule,
-    lead_of,
-)
+from smetric_model.analytic.cluster_mix import RequestsOfEngines
+from smetric_model.analytic.cluster_rounds import Guess, Secant, change_between
+from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.demand import Demand, cluster_of
 from smetric_model.analytic.efficiencies import get_efficiencies
-from smetric_model.analytic.latency import host_time_s
-from smetric_model.analytic.mixed_requests import Mixed, Picked, pick
-from smetric_model.analytic.routed_cluster import RoutedCluster, Unprefilled
+from smetric_model.analytic.mixed_requests import Mixed
+from smetric_model.analytic.routed_arrivals import arrivals_of
+from smetric_model.analytic.routed_stays import stay_rule, tier_rule
 from smetric_model.analytic.scenario_policy import policy_of
+from smetric_model.analytic.stay_rule import Pace, StayRule
 from smetric_model.analytic.step_model import step_model
-from smetric_model.analytic.stickiness import MOST_STEPS, Stickiness, stickiness
+from smetric_model.analytic.stickiness import Stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import ConvergenceError, UnstableError
 
 if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
 
-__all__ = ["ClusterState", "ColocatedCluster", "Guess"]
+__all__ = ["ClusterState", "ColocatedCluster"]
 
 FloatArray = NDArray[np.float64]
 
 _ROUNDS = 12
 _SETTLED = 0.02  # relative change of the latencies at which the rounds end
 _UNSETTLED = 0.1  # change at which an answer says that it had not come to rest
-_FARTHEST, _LEAST = 1.0, 0.7  # of the last two rounds' difference, onwards and back
 _HELD = 0.98  # share of an instance's saturation at which the rounds go on if it is exceeded
 _LONG_AGO_S = 1e9
 _LONGEST_S = 3600.0  # of a request in a round that is overloaded
-_MOST_STEPS = 3_000  # of the mean field, all rounds together
-#: change of a probability at which the mean field has come to rest, and in the first rounds
-_ROUTED, _ROUGHLY = 1e-6, 1e-4
 _PICKS = 2  # rounds that pick kinds of request; later ones keep them, so that they come to rest,
 _OTHERS = 0.02  # unless so much more of the follow-ups stay
-#: what policies that weigh hits compare
-_LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
-
-
-class Guess(NamedTuple):
-    """What one round hands to the next."""
-
-    rule: StayRule
-    pace: Pace
-    pinned: float
-    computing: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +147,12 @@ class ColocatedCluster:
             self.fitted,
             self.instances,
         )
+        self.engines = RequestsOfEngines(
+            scenario, self.work, self.links, self.model, self.fitted, self.cluster.nodes
+        )
         self.has_global = scenario.global_tier.bytes_per_node > 0
-        #: time since the tiers were emptied, where that is not the start of the run [s]
+        #: time since the local tiers were emptied, where that is not the start of the run [s]
         self.local_age_s: float | None = None
-        self.global_age_s = float("inf")
 
     def emptied(self, local_s: float = float("inf"), global_s: float = float("inf")) -> Self:
         """Return the cluster so long after its tiers were emptied, sessions going on as before.
@@ -195,123 +175,41 @@ class ColocatedCluster:
         other = copy(self)
         long_ago = min(local_s, _LONG_AGO_S)
         other.local_age_s = long_ago
-        other.global_age_s = global_s
         other.work = self.work.with_window((_LONG_AGO_S, _LONG_AGO_S))
+        other.engines = copy(self.engines)
+        other.engines.work, other.engines.global_age_s = other.work, global_s
         return other
-
-    # --- rules --------------------------------------------------------------------------------
-
-    def _rule(self, stay: float) -> StayRule:
-        """How the tiers see the policy, given how often a follow-up with a good home stays."""
-        router = self.scenario.router
-        n = self.instances
-        name = router.policy
-        if name in ("smetric", "smetric-slo"):
-            return StayRule(
-                stay, router.hit_ratio, router.subtract_shared_prefix, True, stay_without=1 / n
-            )
-        if name == "smetric-basic":
-            return StayRule(stay, needs_own=True, stay_without=1 / n)
-        if name in ("bailian", "lmetric", "dynamo"):
-            return StayRule(stay, needs_own=True, stay_without=1 / n, seeks_hits=True)
-        return StayRule(stay, stay_without=stay)
 
     def _begin(self) -> None:
         """Forget what rounds keep besides their guess."""
-        self._before_token, self._first_token_s, self._shared_in_use = 0.3, 0.0, 0.0
-        self._steps_left = _MOST_STEPS
-        self._picked: Picked | None = None
+        self.field = RoutingField(self.scenario, self.policy, self.work, self.instances)
+        self._shared_in_use = 0.0
+        self.engines.picked = None
         self._scale = 1.0
-        self._exactness = _ROUTED
 
     def _first_guess(self, rate_rps: float) -> Guess:
         n = self.instances
         stay = 1 / n if self.policy.threshold_form is None else 0.95
         if self.scenario.router.policy == "load-balance":
             stay = 1 / n
-        return Guess(self._rule(stay), Pace(1.0, 0.02), 0.1 * self.demand.pool_tokens, 0.5)
+        return Guess(
+            tier_rule(self.scenario.router, n, stay),
+            Pace(1.0, 0.02),
+            0.1 * self.demand.pool_tokens,
+            0.5,
+        )
 
     # --- one round ----------------------------------------------------------------------------
 
-    def reach_s(self, rate_rps: float, local_s: float) -> float:
-        """Return the age up to which the global tier holds KV [s].
-
-        Parameters
-        ----------
-        rate_rps : float
-            Of the cluster [requests/s].
-        local_s : float
-            Characteristic time of the local tier [s].
-        """
-        tier = self.scenario.global_tier
-        tokens = self.cluster.nodes * tier.bytes_per_node / self.demand.kv_bytes_per_token
-        profile = self.demand.profile
-        if tokens <= 0:
-            return 0.0
-        if tier.write == "through":
-            # every turn touches it
-            return min(float(profile.retention_s(tokens, rate_rps)), self.global_age_s)
-        # what the local tiers evict comes here: it holds the ages beyond theirs
-        below = float(profile.resident_token_s(min(local_s, 1e12)))
-        reach = float(profile.retention_s(tokens + rate_rps * below, rate_rps))
-        return min(reach, self.global_age_s)
-
     def _mix(self, rate_rps: float, guess: Guess, hits: LocalHits) -> tuple[Mixed, Fetches, float]:
-        """Pick requests as the engines get them, those that stay and those that do not."""
-        local, demand = self.work.local, self.demand
-        reach = self.reach_s(rate_rps, hits.retention_s)
-        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
-        n = local.prompt.size
-        found = np.concatenate((hits.whole_tokens, hits.part_tokens, hits.landed_tokens))
-        weight = np.concatenate((hits.whole, hits.stay - hits.whole, 1 - hits.stay))
-        new = np.tile(local.prompt, 3) - np.maximum(found, np.tile(held, 3))
-        if self._picked is None:
-            self._picked = pick(new, self.work.output_ranks, weight)
-        else:
-            mean = float(new @ weight) / float(weight.sum())
-            self._picked = self._picked.with_mean(new[self._picked.kinds], mean)
-        kinds, scale = self._picked
-        row = kinds % n
-        prompt, output = local.prompt[row], self.work.output_tokens[row]
-        # strata keep their means: of what is computed, and of what is generated
-        output = np.maximum(output * (self.work.mean_output / float(output.mean())), 1.0)
-        block = float(demand.instance.block_tokens)
-        computed = np.clip(new[kinds] * scale, 1.0, prompt)
-        total = np.minimum(prompt - computed, local.longest[row])
-        stored = held[row]
-        missing = stored - found[kinds]
-        potential = np.where(missing >= block, np.clip(missing, 0.0, total), 0.0)
-        here = total - potential
-        recompute = None
-        if self.scenario.global_tier.recompute_if_faster and potential.any():
-            recompute = np.asarray(
-                prefill_time_s(self.model, potential, here, demand.instance.token_budget)
-            )
-        written = np.zeros(kinds.size)
-        if self.has_global:
-            written = np.maximum(prompt - stored, 0.0)
-        weights = np.full(kinds.size, 1 / kinds.size)
-        fetches = self.links.fetches(
-            rate_rps, potential, weights, written, recompute, guess.computing
-        )
-        fetched = np.where(self.work.lots[: kinds.size] < fetches.made_ratio, potential, 0.0)
-        fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
-        mixed = Mixed(prompt, output, here, fetched, potential, fetch_s, kinds >= 2 * n)
-        return mixed, fetches, reach
-
-    def _host_s(self, prompt: FloatArray) -> FloatArray:
-        return np.asarray(host_time_s(self.demand.instance, prompt, self.fitted))
+        """Pick requests as the engines get them, and the age up to which the global tier holds."""
+        return self.engines.mix(rate_rps, guess.computing, hits)
 
     def _instance(self, mixed: Mixed) -> ColocatedInstance:
         demand = self.demand
         return ColocatedInstance(
             self.model,
-            RequestMix(
-                mixed.prompt,
-                mixed.output,
-                mixed.local + mixed.fetched,
-                self._host_s(mixed.prompt) + mixed.fetch_s,
-            ),
+            self.engines.engine_mix(mixed),
             *self._pool(mixed, demand.fixed_state_tokens),
         )
 
@@ -319,7 +217,7 @@ class ColocatedCluster:
         """KV pool and limits of an instance, shared prefixes in use taken off both sides."""
         demand = self.demand
         shared = self._shared_in_use
-        once = min(float(self.work.local.shared.mean()), 0.9 * float(mixed.prompt.min()))
+        once = min(self.work.local.mean_shared, 0.9 * float(mixed.prompt.min()))
         return (
             demand.pool_tokens - shared,
             demand.instance.token_budget,
@@ -327,86 +225,9 @@ class ColocatedCluster:
             fixed - (once if shared > 0 else 0.0),
         )
 
-    def _route(
-        self,
-        rate_rps: float,
-        instance: ColocatedInstance,
-        hits: LocalHits,
-        start: Stickiness | None,
-    ) -> Stickiness:
-        """Return the mean field of a round; its steps count against those of all rounds."""
-        try:
-            routed = self._routed(rate_rps, instance, hits, start)
-        except ConvergenceError as error:
-            self._steps_left -= error.steps
-            raise
-        self._steps_left -= routed.iterations
-        return routed
-
-    def _routed(
-        self,
-        rate_rps: float,
-        instance: ColocatedInstance,
-        hits: LocalHits,
-        start: Stickiness | None,
-    ) -> Stickiness:
-        delay = float(instance.mix.before_prefill_s.mean())
-        form = self.policy.threshold_form
-        think = self._think_time()
-        unit = 1.0
-        rates = instance.completion_rate_rps
-        if self.policy.needs_unprefilled_tokens or self.scenario.router.balances_tokens(
-            self.scenario.cluster.serving
-        ):
-            # tokens not yet prefilled of a request in flight, on average over its stay
-            new = float((instance.mix.prompt_tokens - instance.mix.hit_tokens).mean())
-            unit = max(new * self._before_token, 1.0)
-        added = self._unprefilled(instance) if self.policy.needs_unprefilled_tokens else None
-        rates = _with_delay(rates, delay, rate_rps / self.instances)
-        follow = None
-        evicted = lost = None
-        if form is not None and self.work.follow_up_ratio > 0:
-            follow = self.work.follow_ups
-            evicted = min(hits.refused, 1.0)  # a sum of shares
-            lost = self._lost_by_class(hits)
-        return stickiness(
-            RoutedCluster(
-                instances=self.instances,
-                arrival_rate_rps=rate_rps,
-                completion_rate_rps=rates,
-                policy=self.policy,
-                turns=self.work.turns,
-                think_time=think,
-                follow_ups=follow,
-                evicted_ratio=evicted,
-                evicted_by_class=lost,
-                load_unit_tokens=unit,
-                unprefilled=added,
-                resource="engine",
-            ),
-            start,
-            self._exactness,
-            max(min(MOST_STEPS, self._steps_left), 1),
-        )
-
-    def _unprefilled(self, instance: ColocatedInstance) -> Unprefilled:
-        """Return what a request in flight adds to a load in tokens, until its first token."""
-        work = instance.prefill_s(0.0)
-        # all wait alike; their own prefill comes on top
-        rest = max(self._first_token_s - float(work.mean()), 0.0)
-        new = instance.mix.prompt_tokens - instance.mix.hit_tokens
-        return Unprefilled(self._before_token, new, work + rest)
-
     def _think_time(self) -> ThinkTime:
         """Completion of a turn on its instance to arrival of the next."""
         return self.work.think_time
-
-    def _lost_by_class(self, hits: LocalHits) -> FloatArray:
-        """Share of the follow-ups of each class of think time that the router refuses."""
-        belongs = self.work.think_classes
-        total = belongs.sum(axis=0)
-        lost = hits.refused_each[self.work.local.has_home] @ belongs
-        return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
 
     # --- fixed point --------------------------------------------------------------------------
 
@@ -440,7 +261,7 @@ class ColocatedCluster:
         if self.local_age_s is not None:
             window_s = (self.local_age_s, self.local_age_s)
         stable = True
-        secant = _Secant(self.demand.pool_tokens)
+        secant = Secant(self.demand.pool_tokens)
         loaded: LoadedInstance | None = None
         hits: LocalHits | None = None
         rounds, picked_at = 0, 0.0
@@ -457,8 +278,7 @@ class ColocatedCluster:
                 most=1,
             )
             if rounds <= _PICKS or abs(hits.mean_stay - picked_at) > _OTHERS:
-                self._picked, picked_at = None, hits.mean_stay
-            self._exactness = _ROUTED if rounds > _PICKS else _ROUGHLY
+                self.engines.picked, picked_at = None, hits.mean_stay
             mixed, fetches, reach = self._mix(rate_rps, guess, hits)
             instance = self._instance(mixed)
             stable = own < _HELD * instance.stability_rps or (
@@ -466,10 +286,14 @@ class ColocatedCluster:
             )
             bearable = min(own, _HELD * instance.stability_rps) if not stable else own
             try:
-                routed = self._route(bearable * n, instance, hits, routed)
+                routed = self.field.route(
+                    bearable * n, instance, hits, self._think_time(), routed, rounds <= _PICKS
+                )
             except ConvergenceError as error:
                 if routed is None:
-                    routed = self._route_without_start(bearable * n, instance, hits)
+                    routed = self.field.route_below(
+                        bearable * n, instance, hits, self._think_time(), rounds <= _PICKS
+                    )
                 notes.append(str(error))
                 if routed is None and stable:
                     raise
@@ -486,16 +310,16 @@ class ColocatedCluster:
             )
             self._scale = loaded.law.arrival_scale
             new = self._next(loaded, routed, hits, bearable)
-            change = _change(guess, new)
+            change = change_between(guess, new)
             if before is not None:  # the tiers, too, go on from their last answer
                 change = max(change, 2.0 * abs(hits.mean_stay - before.mean_stay))
             if change < _SETTLED and rounds > _PICKS:
                 guess = new
                 break
             guess = secant.next(guess, new, change)
-            if self._steps_left <= 0:
+            if self.field.steps_left <= 0:
                 notes.append(
-                    f"the mean field was given up after {_MOST_STEPS} steps: it still moves by"
+                    f"the mean field was given up after {STEPS_OF_ROUNDS} steps: it still moves by"
                     f" {change:.0%} a round"
                 )
                 break
@@ -532,89 +356,11 @@ class ColocatedCluster:
         recompute = self.scenario.global_tier.recompute_if_faster
         return self.links.check(rate_rps, fetches, not recompute and bool(mixed.potential.any()))
 
-    def _route_without_start(
-        self, rate_rps: float, instance: ColocatedInstance, hits: LocalHits
-    ) -> Stickiness | None:
-        """Return the mean field a little below a rate at which it was not found."""
-        for share in (0.97, 0.9, 0.8):
-            try:
-                return self._route(share * rate_rps, instance, hits, None)
-            except ConvergenceError:
-                continue
-        return None
-
     def _arrivals(
         self, routed: Stickiness, instance: ColocatedInstance, is_free: NDArray[np.bool_]
     ) -> Arrivals:
-        own = routed.cluster.rate_per_instance_rps
-        births = routed.birth_rate_rps
-        law = routed.load_law
-        # loads that do not occur say nothing about the rate
-        last = int(np.flatnonzero(law > 1e-9)[-1])
-        factor = births[: last + 1] / own
-        free = self._free_ratio(routed)[: last + 1]
-        sticky, other = self._avoided(routed, instance)
-        busy = (1 - free) * sticky + free * other
-        return Arrivals(
-            factor,
-            own * float(instance.mix.before_prefill_s.mean()),
-            factor * busy,
-            free,
-            free * other / np.maximum(busy, 1e-300),
-            is_free,
-            self._scale,
-        )
-
-    def _free_ratio(self, routed: Stickiness) -> FloatArray:
-        """Of the arrivals at each load, those that were free to go anywhere."""
-        rule, law = routed.rule, np.maximum(routed.load_law, 1e-300)
-        if rule.kind in ("never", "blind"):
-            return np.ones(law.size)
-        if rule.first_turn == "hash":
-            return np.zeros(law.size)
-        follow = self.work.follow_up_ratio
-        kept = float(routed.follow_up_load_law @ routed.stay_given_load) * (1 - rule.evicted)
-        free = (1 - follow * kept) * routed.joined_load_law / law
-        births = np.maximum(routed.birth_rate_rps / routed.cluster.rate_per_instance_rps, 1e-300)
-        return np.clip(free / births, 0.0, 1.0)
-
-    def _avoided(self, routed: Stickiness, instance: ColocatedInstance) -> tuple[float, float]:
-        """How much less arrives while a prefill runs: of follow-ups at home, and of free requests.
-
-        Least-load ties are round robin: an instance that has just got a request is the last in
-        turn of the k that are as loaded, and its next free one is the k-th.  Policies that look at
-        unprefilled tokens see the prefill itself.
-        """
-        n, name = self.instances, self.scenario.router.policy
-        work, share = condensed(instance.prefill_s(0.0))
-        sticky = self._think_time().met_ratio(work, share)
-        if n == 1 or routed.rule.first_turn == "hash":
-            follow = self.work.follow_up_ratio
-            sticky = follow * sticky + 1.0 - follow
-            return sticky, sticky
-        if name in ("random", "power-of-two"):
-            return sticky, 1.0
-        own = routed.cluster.rate_per_instance_rps
-        if name == "dynamo":
-            # the home's charge against what its hit is worth
-            local = self.work.local
-            worth = np.sort((local.own[0] - local.shared)[local.has_home])
-            mix = instance.mix
-            new = mix.prompt_tokens - mix.hit_tokens
-            less = np.searchsorted(worth, new, side="left") / max(worth.size, 1)
-            weight = instance.prefill_s(0.0)
-            sticky *= 1.0 - float(weight @ less) / max(float(weight.sum()), 1e-300)
-            busy = min(own * float(work @ share), 1.0)
-            return sticky, busy ** (n - 1)
-        free = own * float(routed.load_law @ (self._free_ratio(routed) * routed.birth_rate_rps))
-        free = free / max(float(routed.load_law @ routed.birth_rate_rps), 1e-300)
-        tied = max(n * float(routed.joined_load_law @ routed.load_law), 1.0)
-        if name == "round-robin":
-            free, tied = own, float(n)
-        met = n * free * work
-        times = sum(gammainc(turn * tied, met) for turn in range(1, 9))
-        plain = float(share @ met) / tied
-        return sticky, min(float(share @ times) / plain, 1.0) if plain > 0 else 1.0
+        """Return what the router sends an instance, by its load."""
+        return arrivals_of(routed, instance, is_free, self.work, self._scale)
 
     def _next(
         self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
@@ -623,12 +369,12 @@ class ColocatedCluster:
         # an overloaded round goes on with what it can: whether it stays so is decided at the end
         ttft = min(loaded.mean_ttft_s(), _LONGEST_S)
         decode = min(self._after_first_token_s(loaded), _LONGEST_S)
-        self._before_token = self._before_token_ratio(ttft, decode)
-        self._first_token_s = ttft
+        self.field.before_token_ratio = self._before_token_ratio(ttft, decode)
+        self.field.first_token_s = ttft
         pace = Pace(ttft, decode / max(self.work.mean_output, 1.0))
-        shared = float(self.work.local.shared.mean())
+        shared = self.work.local.mean_shared
         fetching = own * float(instance.mix.before_prefill_s.mean())
-        fetching -= own * float(self._host_s(instance.mix.prompt_tokens).mean())
+        fetching -= own * float(self.engines.host_s(instance.mix.prompt_tokens).mean())
         running = loaded.mean_batch + fetching
         time = running / own if own > 0 else 0.0
         # the instance counts contexts less what they share
@@ -638,7 +384,7 @@ class ColocatedCluster:
         )
         pinned += self._shared_in_use
         return Guess(
-            self._stay_rule(routed, hits),
+            stay_rule(self.scenario.router, routed, hits),
             pace,
             min(pinned, self.demand.pool_tokens),
             1.0 - loaded.law.idle,
@@ -651,58 +397,6 @@ class ColocatedCluster:
     def _after_first_token_s(self, loaded: LoadedInstance) -> float:
         """Mean time from a request's first token to its end [s]."""
         return loaded.mean_decode_s()
-
-    def _stay_rule(self, routed: Stickiness, hits: LocalHits) -> StayRule:
-        """How the tiers see the policy: who stays how often."""
-        rule = self._with_homes(self._rule(self._stay(routed, hits)), routed, hits)
-        if routed.rule.kind not in ("never", "blind") and self.instances > 1:
-            older, wins = routed.older_wins, routed.home_wins(HOLDERS)
-            rule = replace(rule, older_wins=older, home_wins=wins)
-            if rule.seeks_hits:
-                rule = replace(rule, stay_without=float(wins[-1]))
-        seen, kind = routed.rule.hits, _LEADS.get(self.scenario.router.policy)
-        if routed.stay_of_hits is None or seen is None or kind is None:
-            return rule
-        lead = lead_of(
-            kind,
-            np.asarray(seen.prompt_tokens, dtype=float),
-            np.asarray(seen.home_hit_tokens, dtype=float),
-            np.asarray(seen.shared_prefix_tokens, dtype=float),
-        )
-        order = np.argsort(lead, kind="stable")
-        lead, stays = lead[order], routed.stay_of_hits[order]
-        above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
-        longest = max(float(lead[-1]), 1e-9)
-        at = np.linspace(0.0, longest, LEADS)
-        return replace(
-            rule,
-            stay_of_leads=np.interp(at, lead, stays),
-            stay_above_leads=np.interp(at, lead, above),
-            lead=kind,
-            longest_lead=longest,
-        )
-
-    def _with_homes(self, rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
-        """Tell the tiers how often a follow-up without a home goes there all the same."""
-        lost = min(hits.refused, 1.0)
-        guards = rule.needs_own or rule.least_hit_ratio is not None
-        if not guards or self.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
-            return rule
-        back = 1.0 - routed.migrated_evicted_ratio / lost
-        if not np.isfinite(back):
-            return rule
-        return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
-
-    def _stay(self, routed: Stickiness, hits: LocalHits) -> float:
-        """How often a follow-up stays whose home has its context."""
-        if self.instances == 1:
-            return 1.0
-        previous = routed.return_to_previous_ratio
-        if not np.isfinite(previous):
-            return 0.0
-        if routed.rule.kind in ("never", "blind") or routed.rule.first_turn == "hash":
-            return float(previous)
-        return float(routed.follow_up_load_law @ routed.stay_given_load)
 
     def _raise_unstable(self, rate_rps: float, instance: ColocatedInstance) -> NoReturn:
         most = instance.stability_rps * self.instances
@@ -731,7 +425,7 @@ class ColocatedCluster:
     ) -> ClusterState:
         local = self.work.local
         prompt = float(local.prompt.mean())
-        held = self.work.within(reach) if self.has_global else np.zeros(local.prompt.size)
+        held = self.engines.held_tokens(reach)
         potential = hits.whole * np.maximum(held - hits.whole_tokens, 0.0)
         potential += (hits.stay - hits.whole) * np.maximum(held - hits.part_tokens, 0.0)
         potential += (1 - hits.stay) * np.maximum(held - hits.landed_tokens, 0.0)
@@ -767,73 +461,3 @@ def engine_resource(instance: ColocatedInstance) -> str:
         The instance.
     """
     return "kv" if instance.rate_with_pool(2.0) > 1.1 * instance.stability_rps else "compute"
-
-
-def _with_delay(rates: FloatArray, delay_s: float, own_rps: float) -> FloatArray:
-    """Completion rates with so many present, of whom some are with the host or fetch.
-
-    With ``n`` in the engine it completes µ(n), so that µ(n)·delay are on their way.
-    """
-    if delay_s <= 0:
-        return rates
-    engine = np.arange(1.0, rates.size + 1)
-    present = np.append(0.0, engine + rates * delay_s)
-    upto = int(np.ceil(present[-1]))
-    return np.maximum.accumulate(
-        np.interp(np.arange(1.0, upto + 1), present, np.append(0.0, rates))
-    )
-
-
-def _point(guess: Guess) -> FloatArray:
-    """Return a guess in comparable units: logarithms, shares as they are."""
-    amounts = np.maximum((*guess.pace, guess.pinned), 1e-9)
-    return np.append(np.log(amounts), (guess.rule.stay, guess.computing))
-
-
-def _guess_at(point: FloatArray, like: Guess, pool_tokens: float) -> Guess:
-    first, per_output, pinned = np.exp(point[:3]).tolist()
-    stay, computing = np.clip(point[3:], 0.0, 1.0).tolist()
-    rule = replace(like.rule, stay=stay)
-    if rule.stay_of_leads is not None:
-        stays = np.clip(rule.stay_of_leads + stay - like.rule.stay, 0.0, 1.0)
-        rule = replace(rule, stay_of_leads=stays)
-    return Guess(rule, Pace(first, per_output), min(pinned, pool_tokens), computing)
-
-
-class _Secant:
-    """Steps of a fixed point along what the last two rounds showed (Anderson, memory 1).
-
-    Rounds that change more than the one before go halfway, which brings to rest what overshoots.
-    """
-
-    def __init__(self, pool_tokens: float):
-        self.pool_tokens = pool_tokens
-        self.before: tuple[FloatArray, FloatArray, float] | None = None
-
-    def next(self, old: Guess, new: Guess, change: float) -> Guess:
-        """Return the guess of the next round, from that of this one and its answer."""
-        x, answer = _point(old), _point(new)
-        step = answer - x
-        result = answer
-        if self.before is not None:
-            answer_before, step_before, change_before = self.before
-            turned = step - step_before
-            square = float(turned @ turned)
-            share = float(step @ turned) / square if square > 0 else 0.0
-            share = min(max(share, -_FARTHEST), _LEAST)
-            result = answer - share * (answer - answer_before)
-            if change > change_before:
-                result = 0.5 * (x + answer)
-        self.before = (answer, step, change)
-        return _guess_at(result, new, self.pool_tokens)
-
-
-def _change(old: Guess, new: Guess) -> float:
-    """Largest relative change of what matters between two rounds."""
-    pairs = (
-        (old.pace.first_token_s, new.pace.first_token_s),
-        (old.pace.per_output_token_s, new.pace.per_output_token_s),
-        (old.pinned, new.pinned),
-        (1 + old.rule.stay, 1 + new.rule.stay),
-    )
-    return max(abs(a - b) / max(abs(a), abs(b), 1e-9) for a, b in pairs)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic import _session_kernels
-from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier, Pace, StayRule
+from smetric_model.analytic import _mix_kernels, _session_kernels
+from smetric_model.analytic.cluster_tiers import LocalHits, LocalTier
 from smetric_model.analytic.demand import Demand
 from smetric_model.analytic.efficiencies import Efficiencies
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import FollowUpHits
+from smetric_model.analytic.stay_rule import Pace, StayRule
 from smetric_model.analytic.step_model import step_model
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
@@ -81,6 +83,11 @@ class ClusterDemand:
         return np.tile(np.asarray(ranks, dtype=np.int64).reshape(-1), 3)
 
     @cached_property
+    def by_output(self) -> NDArray[np.int64]:
+        """Order of :attr:`output_ranks`."""
+        return np.argsort(self.output_ranks, kind="stable")
+
+    @cached_property
     def _by_session(self) -> NDArray[np.intp]:
         """Order of :attr:`everyone` by session, then time."""
         rows = self.everyone.rows
@@ -108,40 +115,54 @@ class ClusterDemand:
         return np.asarray(self.demand.output_tokens[self.local.rows])
 
     @cached_property
-    def pieces(self) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
-        """Reusable pieces of the sample: tokens, gaps, and place in the sample."""
+    def context_tokens(self) -> FloatArray:
+        """Prompt and output of the local tier's sample [tokens]."""
+        return np.asarray(self.local.prompt + self.output_tokens)
+
+    @cached_property
+    def context_weights(self) -> RequestWeights:
+        """How unequal :attr:`context_tokens` are."""
+        return RequestWeights.of(self.context_tokens, self.session_labels)
+
+    @cached_property
+    def _pieces(self) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+        """Reusable pieces of the sample: tokens, gaps, and place in the sample.
+
+        What is older than the run counts by the share of the window in which it would have been
+        seen.
+        """
         profile = self.demand.profile
         place = np.full(self.demand.prompt_tokens.size, -1, np.int64)
         place[self.local.rows] = np.arange(self.local.rows.size)
         mine = place[profile.request] >= 0
-        return profile.tokens[mine], profile.gap_s[mine], place[profile.request[mine]]
+        gap = profile.gap_s[mine]
+        start, end = self.window_s
+        seen = np.clip((end - gap) / max(end - start, 1e-9), 0.0, 1.0)
+        return profile.tokens[mine] * seen, gap, place[profile.request[mine]]
 
-    def within(self, reach_s: float, floor_s: float = 0.0) -> FloatArray:
+    def within(self, reach_s: float) -> FloatArray:
         """Return the mean tokens of each request of the sample that a store still holds.
 
         Parameters
         ----------
         reach_s : float
-            Its characteristic time [s].
-        floor_s : float
-            Younger than this the KV is not there yet [s].
+            Its characteristic time; below 0 it holds nothing [s].
 
         Returns
         -------
         ndarray
-            Tokens; what is older than the run counts by the share of the window in which it
-            would have been seen.
+            Tokens; not to be written to.
         """
-        tokens, gap, request = self.pieces
-        start, end = self.window_s
-        seen = np.clip((end - gap) / max(end - start, 1e-9), 0.0, 1.0)
-        kept = (gap <= reach_s) & (gap >= floor_s)
-        if np.isinf(reach_s):
-            seen = np.where(np.isinf(gap), 0.0, seen)
-        held = np.bincount(
-            request[kept], (tokens * seen)[kept], minlength=self.local.rows.size
-        ).astype(float)
-        return np.asarray(np.minimum(held, self.local.longest))
+        if self._latest.get("reach_s") != reach_s:
+            held = np.empty(self.local.rows.size)
+            _mix_kernels.held_within(*self._pieces, float(reach_s), self.local.longest, held)
+            self._latest.update(reach_s=reach_s, held=held)
+        return np.asarray(self._latest["held"])
+
+    @cached_property
+    def _latest(self) -> dict[str, Any]:
+        """The latest answer of :meth:`within`."""
+        return {}
 
     @cached_property
     def follow_up_ratio(self) -> float:
@@ -164,6 +185,12 @@ class ClusterDemand:
             np.minimum(local.expected[at], local.prompt[at]),
             np.minimum(local.shared[at], local.own[0, at]),
         )
+
+    @cached_property
+    def private_at_home(self) -> FloatArray:
+        """Sorted tokens of follow-ups' homes beyond the shared prefix, the context all there."""
+        local = self.local
+        return np.sort((local.own[0] - local.shared)[local.has_home])
 
     @cached_property
     def think_time(self) -> ThinkTime:
@@ -230,22 +257,14 @@ class ClusterDemand:
         tier = self.everyone
         reuse = self.demand.session_reuse
         rows = tier.rows
-        parts = tier.found(
-            rule,
-            hits.spread,
-            instances,
-            rate_rps / instances,
-            hits.stored_tokens,
-            self.window_s,
-            pace,
-            hits.mean_stay,
-            stays_alone=True,
+        stay, tied, sought = tier.stays_alone(
+            rule, hits, instances, rate_rps / instances, self.window_s, pace
         )
         session = reuse.session[rows]
         at_first = np.zeros(rows.size)
-        sought = parts[2] if rule.seeks_hits else np.zeros(rows.size)
+        sought = sought if rule.seeks_hits else np.zeros(rows.size)
         _session_kernels.returns(
-            self._by_session, session, parts[0], parts[5], sought, float(instances), at_first
+            self._by_session, session, stay, tied, sought, float(instances), at_first
         )
         counted = np.zeros(reuse.session.size, dtype=bool)
         counted[self.rows] = True

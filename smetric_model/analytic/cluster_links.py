@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic import _link_kernels as kernels
 from smetric_model.analytic.efficiencies import Efficiencies
-from smetric_model.analytic.fabric import nic_bytes_per_s, pcie_bytes_per_s
+from smetric_model.analytic.fabric import nic_curve, pcie_bytes_per_s
 from smetric_model.errors import UnstableError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ __all__ = ["Fetches", "Links", "stretch_of", "transfers_on_link"]
 FloatArray = NDArray[np.float64]
 
 _FLOWS = 64  # transfers told apart on one link
-_FULL = 0.995  # a link busier than this counts as saturated
+_NEVER = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +99,16 @@ class Links:
         self.bytes_per_token = kv_bytes_per_token
         self.driven = min(cluster.nics_per_node, instance.tp)
         self.streams = cluster.nics_per_node / self.driven
-        self.pcie = instance.tp * pcie_bytes_per_s(instance.gpu)
+        self.pcie = float(instance.tp * pcie_bytes_per_s(instance.gpu))
         self.remote = cluster.remote_ratio
-        self.fixed_s = fitted.rdma_fetch_s if cluster.nodes > 1 else fitted.dram_fetch_s
+        self.fixed_s = float(fitted.rdma_fetch_s if cluster.nodes > 1 else fitted.dram_fetch_s)
+        self._wire = (
+            float(kv_bytes_per_token),
+            float(self.remote),
+            float(self.driven),
+            float(cluster.nic_bytes_per_s),
+            *nic_curve(cluster),
+        )
         #: share of a node's NICs that other transfers take (KV that leaves a prefill pool)
         self.passing = 0.0
 
@@ -114,13 +122,8 @@ class Links:
         computing : float
             Probability that the GPUs compute meanwhile, which slows transfers down.
         """
-        if self.remote == 0:
-            return np.zeros(np.shape(tokens))
-        size = np.maximum(tokens, 0.0) * self.bytes_per_token * self.remote
-        each = np.maximum(size / self.driven, 1.0)
-        idle = 1.0 / nic_bytes_per_s(self.cluster, each, busy=False)
-        busy = 1.0 / nic_bytes_per_s(self.cluster, each, busy=True)
-        return np.asarray(size / self.driven * (computing * busy + (1 - computing) * idle))
+        given = np.ascontiguousarray(tokens, dtype=float)
+        return np.asarray(kernels.nic_s(given, self._wire, float(computing), np.empty(given.size)))
 
     def fetches(
         self,
@@ -152,39 +155,24 @@ class Links:
         -------
         Fetches
         """
-        nic = self.nic_s(fetched_tokens, computing)
-        there = fetched_tokens > 0
-        pcie = fetched_tokens * self.bytes_per_token / self.pcie
-        per_node = rate_rps / self.nodes / self.streams
-        writing = per_node * float(weights @ self.nic_s(written_tokens, computing))
-        fixed = writing + self.passing
-        per_instance = rate_rps / self.instances
-        found = np.maximum(1.0, (np.arange(_FLOWS) + 1) / self.streams)
-        # how many may be on the link for fetching still to be faster
-        count = np.full(nic.size, _FLOWS)
-        if recompute_s is not None:
-            spare = recompute_s - self.fixed_s
-            most = np.where(nic > 0, spare / np.maximum(nic, 1e-12), np.inf)
-            count = np.searchsorted(found, most, side="right")
-            count = np.where(pcie <= spare, count, 0)
-        count = np.where(there, count, 0)
-        # work that comes while n are on the link: of those that still join, and of the others
-        joining = np.bincount(count, weights * nic, minlength=_FLOWS + 1)
-        work = per_node * joining[::-1].cumsum()[::-1][1:] + fixed
-        law = transfers_on_link(work, self.streams)
-        upto = np.cumsum(law)
-        made = np.where(count > 0, upto[np.maximum(count, 1) - 1], 0.0)
-        stretch = np.cumsum(law * found) / np.maximum(upto, 1e-300)
-        stretch = stretch[np.maximum(count, 1) - 1]
-        if fixed >= 1 and recompute_s is not None:
-            # more and more writes share the link: sooner or later computing is always faster
-            made = np.where(nic > 0, 0.0, made)
-        offered = per_node * float(weights @ (nic * there)) + writing
-        load = per_node * float(weights @ (nic * made)) + writing
-        used = per_instance * float(weights @ (pcie * made))
-        slow = 1.0 / (1.0 - min(used, _FULL))
-        time = np.where(there, self.fixed_s + np.maximum(nic * stretch, pcie * slow), 0.0)
-        return Fetches(made, time, load, used, offered, writing)
+        result = np.empty((2, fetched_tokens.size))
+        load, used, offered, writing = kernels.fetches(
+            fetched_tokens,
+            weights,
+            written_tokens,
+            _NEVER if recompute_s is None else recompute_s,
+            _FLOWS,
+            self._wire,
+            self.pcie,
+            self.fixed_s,
+            rate_rps / self.nodes / self.streams,
+            rate_rps / self.instances,
+            self.streams,
+            float(self.passing),
+            float(computing),
+            result,
+        )
+        return Fetches(result[0], result[1], load, used, offered, writing)
 
     def check(self, rate_rps: float, fetches: Fetches, blocks: bool) -> tuple[str, ...]:
         """Return what to say of links that lag behind.
@@ -259,8 +247,4 @@ def transfers_on_link(work: FloatArray, streams: float) -> FloatArray:
     ndarray, shape (m,)
         P(0), …, P(m - 1).
     """
-    count = np.arange(1.0, work.size)
-    steps = np.log(np.maximum(work[:-1], 1e-12) * streams / np.minimum(count, streams))
-    law = np.concatenate(([0.0], np.cumsum(steps)))
-    law = np.exp(law - law.max())
-    return np.asarray(law / law.sum())
+    return np.asarray(kernels.transfers_on_link(np.asarray(work, dtype=float), float(streams)))

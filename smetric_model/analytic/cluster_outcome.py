@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
 from smetric_model.analytic.coverage import notes_left_out, too_far, two_states
 from smetric_model.analytic.demand import copies_of
-from smetric_model.analytic.imbalance import RequestWeights, imbalance_columns
+from smetric_model.analytic.imbalance import imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
+from smetric_model.analytic.request_weights import RequestWeights
 
 if TYPE_CHECKING:
     from smetric_model.analytic.decode_pool import DecodePool
@@ -250,30 +252,27 @@ def _imbalance(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
     local, work = cluster.work.local, cluster.work
     if cluster.instances < 2:
         return {}
-    session = work.session_labels
-    total = local.prompt + work.output_tokens
+    session, total = work.session_labels, work.context_tokens
     ttft, step = state.pace.first_token_s, state.pace.per_output_token_s
     new = np.maximum(local.prompt - state.hits.tokens, 1.0)
     computed = np.maximum(local.prompt - state.total_tokens, 1.0)
-    each = state.loaded.instance.prefill_s(max(state.loaded.mean_batch - 1.0, 0.0))
-    share = min(state.loaded.rate_rps * float(each.mean()), 1.0)
+    loaded = state.loaded
+    each = loaded.instance.prefill_s(max(loaded.mean_batch - 1.0, 0.0))
+    share = min(loaded.rate_rps * float(each.mean()), 1.0)
     if cluster.scenario.cluster.serving == "disaggregated":
         share = 0.0  # an engine that only prefills stops no decode
-    prefill_s = computed * (state.loaded.stretched_prefill_s / float(computed.mean()))
+    prefill_s = computed * (loaded.stretched_prefill_s / float(computed.mean()))
+    present_s = ttft + step * work.output_tokens
     weights = {
-        "processed_tokens": RequestWeights.of(total, session).of_engine(
-            total, computed, prefill_s, share
-        ),
-        "inflight_tokens": RequestWeights.of(
-            total, session, present_s=ttft + step * work.output_tokens
-        ),
+        "processed_tokens": work.context_weights.of_engine(total, computed, prefill_s, share),
+        "inflight_tokens": RequestWeights.of(total, session, present_s),
         # a prompt waits longer the more of it is new
         "unprefilled_tokens": RequestWeights.of(new, session, present_s=new, duration_s=ttft),
     }
     columns = imbalance_columns(
         state.routed, weights, observed_s=cluster.scenario.workload.window_s
     )
-    return {name: value for name, value in columns.items() if np.isfinite(value)}
+    return {name: value for name, value in columns.items() if math.isfinite(value)}
 
 
 def _limits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float | str]:

@@ -328,7 +328,7 @@ def too_far(
     for key in ("router.hit_index", "local_tier.eviction"):
         far(key, gone > _FEW, f"{gone:.0%} of the turns come after their eviction")
     far("router.hit_index_age_s", unseen > _FEW, f"{unseen:.0%} of the turns come within it")
-    unread = state.rate_rps * float(cluster._host_s(state.mixed.prompt).mean())
+    unread = state.rate_rps * float(cluster.engines.host_s(state.mixed.prompt).mean())
     far(
         "router.load_source",
         unread > _AT_A_TIME,

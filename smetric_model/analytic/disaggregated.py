@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance, RequestMix
-from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, Guess
+from smetric_model.analytic.batching import ColocatedInstance, LoadedInstance
+from smetric_model.analytic.cluster import ClusterState, ColocatedCluster
 from smetric_model.analytic.cluster_links import Fetches, stretch_of
+from smetric_model.analytic.cluster_rounds import Guess
 from smetric_model.analytic.cluster_tiers import LocalHits
 from smetric_model.analytic.decode_pool import DecodePool
 from smetric_model.analytic.mixed_requests import Mixed
@@ -172,7 +173,7 @@ class DisaggregatedCluster(ColocatedCluster):
         self, loaded: LoadedInstance, routed: Stickiness, hits: LocalHits, own: float
     ) -> Guess:
         guess = super()._next(loaded, routed, hits, own)
-        shared = float(self.work.local.shared.mean())
+        shared = self.work.local.mean_shared
         waiting = own * self._handover_s * max(float(self.work.local.prompt.mean()) - shared, 0.0)
         return guess._replace(pinned=min(guess.pinned + waiting, self.demand.pool_tokens))
 
@@ -184,12 +185,7 @@ class DisaggregatedCluster(ColocatedCluster):
         demand = self.demand
         return ColocatedInstance(
             self.model,
-            RequestMix(
-                mixed.prompt,
-                np.full(mixed.prompt.size, _NO_DECODE_TOKENS),
-                mixed.local + mixed.fetched,
-                self._host_s(mixed.prompt) + mixed.fetch_s,
-            ),
+            self.engines.engine_mix(mixed, np.full(mixed.prompt.size, _NO_DECODE_TOKENS)),
             # what waits for the decode pool stays pinned
             max(
                 demand.pool_tokens - self._waiting_tokens(self._own_rps),

@@ -6,12 +6,11 @@ that lies on other nodes, through two NICs (DESIGN §5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from smetric_model.datafiles import load_toml
 
@@ -21,30 +20,55 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FetchPath",
+    "NicCurve",
     "fetch_bytes_per_s",
     "global_tier_rate_cap_rps",
     "nic_bytes_per_s",
+    "nic_curve",
     "node_nic_utilisation",
     "pcie_bytes_per_s",
 ]
 
 
-@dataclass(frozen=True)
-class _NicCurve:
-    log_bytes: tuple[float, ...]
-    efficiency: tuple[float, ...]
+class NicCurve(NamedTuple):
+    """Efficiency of one NIC by the size of a transfer, and by how much busy GPUs lower it.
+
+    Attributes
+    ----------
+    log_bytes, efficiency : ndarray of float
+        Logarithms of sizes, and the share of the line rate that transfers of that size get: linear
+        in between, constant outside.
+    busy_ratio : float
+        Of that, while GPUs compute.
+    """
+
+    log_bytes: NDArray[np.float64]
+    efficiency: NDArray[np.float64]
     busy_ratio: float
 
 
 @lru_cache(maxsize=1)
-def _nic_curve() -> _NicCurve:
+def _measured_curve() -> NicCurve:
     table = load_toml("fabric.toml")["nic"]["measured"]
-    line = table["line_rate_bytes_per_s"]
-    return _NicCurve(
-        tuple(np.log(table["transfer_bytes"])),
-        tuple(rate / line for rate in table["bytes_per_s"]),
-        table["busy_ratio"],
+    rates = np.array(table["bytes_per_s"], dtype=float)
+    return NicCurve(
+        np.log(table["transfer_bytes"]),
+        rates / table["line_rate_bytes_per_s"],
+        float(table["busy_ratio"]),
     )
+
+
+def nic_curve(cluster: Cluster) -> NicCurve:
+    """Return how the efficiency of a NIC depends on the size of a transfer.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its ``nic_efficiency``: a number is taken as it is, at any size and load.
+    """
+    if cluster.nic_efficiency == "measured":
+        return _measured_curve()
+    return NicCurve(np.zeros(1), np.full(1, float(cluster.nic_efficiency)), 1.0)
 
 
 def nic_bytes_per_s(cluster: Cluster, transfer_bytes: ArrayLike, busy: bool) -> Any:
@@ -67,10 +91,7 @@ def nic_bytes_per_s(cluster: Cluster, transfer_bytes: ArrayLike, busy: bool) -> 
     float or ndarray
         Rate of one NIC in one direction [bytes/s].
     """
-    if cluster.nic_efficiency != "measured":
-        rate = cluster.nic_bytes_per_s * float(cluster.nic_efficiency)
-        return np.full(np.shape(transfer_bytes), rate) if np.ndim(transfer_bytes) else rate
-    curve = _nic_curve()
+    curve = nic_curve(cluster)
     size = np.maximum(np.asarray(transfer_bytes, dtype=float), 1.0)
     efficiency = np.interp(np.log(size), curve.log_bytes, curve.efficiency)
     rate = cluster.nic_bytes_per_s * efficiency * (curve.busy_ratio if busy else 1.0)

@@ -37,15 +37,18 @@ independent of the sum, so that ``E[max / mean] = E[max] / E[mean]`` holds exact
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from smetric_model.analytic import _imbalance_kernels as kernels
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.stickiness import Stickiness
 from smetric_model.errors import SpecError
 from smetric_model.schema import imbalance_column
@@ -53,7 +56,6 @@ from smetric_model.schema import imbalance_column
 __all__ = [
     "Imbalance",
     "Quantity",
-    "RequestWeights",
     "imbalance",
     "imbalance_columns",
     "largest_over_mean",
@@ -62,149 +64,14 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Quantity = Literal["processed_tokens", "inflight_tokens", "unprefilled_tokens", "requests"]
 
-_PULSES = 16  # lengths of prefills told apart
+_QUANTITIES: tuple[Quantity, ...] = (
+    "processed_tokens",
+    "inflight_tokens",
+    "unprefilled_tokens",
+    "requests",
+)
 _LEVELS = {"median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 _POINTS, _POINT_WEIGHTS = np.polynomial.legendre.leggauss(64)
-
-
-@dataclass(frozen=True)
-class RequestWeights:
-    """How unequal the amounts are that requests add to a quantity.
-
-    Parameters
-    ----------
-    squared_variation : float
-        Variance ÷ squared mean over requests; for what is in flight, over the requests found in
-        flight at a time (long ones count more).
-    session_ratio : float
-        Share of that variance that is between sessions, the rest being between turns of one.
-    duration_s : float, optional
-        Mean time for which a request adds to the quantity [s]; the whole time at its instance by
-        default.
-    engine_ratio : float
-        ρ: share of the time in which the engine prefills them, beside decode.
-    engine_variation, engine_covariation : float
-        Of the prefill times: variance ÷ squared mean, and covariance with the amounts ÷ means.
-    pulses : tuple of (float, float, float)
-        Prefills by length: their length [s], and what they add to the mean square of the amounts,
-        crossed with what is reused, and by themselves, ÷ that mean square.
-    """
-
-    squared_variation: float
-    session_ratio: float = 1.0
-    duration_s: float | None = None
-    engine_ratio: float = 0.0
-    engine_variation: float = 0.0
-    engine_covariation: float = 0.0
-    pulses: tuple[tuple[float, float, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        if not (self.squared_variation >= 0 and np.isfinite(self.squared_variation)):
-            raise SpecError(
-                f"weights: squared_variation = {self.squared_variation}; a finite number >= 0"
-                " is needed"
-            )
-        if not 0 <= self.session_ratio <= 1:
-            raise SpecError(f"weights: session_ratio = {self.session_ratio}; it lies in [0, 1]")
-
-    @classmethod
-    def of(
-        cls,
-        tokens: ArrayLike,
-        session: ArrayLike | None = None,
-        present_s: ArrayLike | None = None,
-        duration_s: float | None = None,
-    ) -> RequestWeights:
-        """Return the weights of a sample of requests.
-
-        Parameters
-        ----------
-        tokens : array_like of float, shape (n,)
-            What each adds [tokens].
-        session : array_like of int, shape (n,), optional
-            Session of each; without it all variance counts as between sessions.
-        present_s : array_like of float, shape (n,), optional
-            How long each is present [s], to weigh the sample as it is found in flight.
-        duration_s : float, optional
-            See the class.
-        """
-        amount = np.asarray(tokens, dtype=float)
-        share = np.ones(amount.size) if present_s is None else np.asarray(present_s, dtype=float)
-        share = share / share.sum()
-        mean = float(share @ amount)
-        variance = float(share @ (amount - mean) ** 2)
-        if variance <= 1e-20 * mean * mean:
-            return cls(0.0, 1.0, duration_s)
-        ratio = 1.0
-        if session is not None:
-            index = np.asarray(session)
-            if index.min() < 0 or index.max() > 4 * index.size:
-                _, index = np.unique(index, return_inverse=True)
-            total = np.bincount(index, share)
-            centre = np.bincount(index, share * amount) / np.maximum(total, 1e-300)
-            ratio = float(total @ (centre - mean) ** 2) / variance
-        return cls(variance / mean**2, min(ratio, 1.0), duration_s)
-
-    def of_engine(
-        self, tokens: ArrayLike, computed: ArrayLike, prefill_s: ArrayLike, engine_ratio: float
-    ) -> RequestWeights:
-        """Return the weights of what engines process: computed as prefills last, the rest at once.
-
-        Parameters
-        ----------
-        tokens, computed : array_like of float, shape (n,)
-            What each request adds, and how much of it is computed [tokens].
-        prefill_s : array_like of float, shape (n,)
-            How long each prefill lasts [s].
-        engine_ratio : float
-            Share of the time that prefills take beside decode.
-        """
-        amount, work = np.asarray(tokens, dtype=float), np.asarray(prefill_s, dtype=float)
-        own = np.asarray(computed, dtype=float)
-        square = float(np.mean(amount**2))
-        groups = np.array_split(np.argsort(work, kind="stable"), min(_PULSES, work.size))
-        pulses = tuple(
-            (
-                float(work[rows].mean()),
-                2 * float(((amount - own) * own)[rows].sum()) / work.size / square,
-                float((own[rows] ** 2).sum()) / work.size / square,
-            )
-            for rows in groups
-        )
-        amount, work = amount / amount.mean() - 1.0, work / work.mean() - 1.0
-        return replace(
-            self,
-            engine_ratio=engine_ratio,
-            engine_variation=float(np.mean(work * work)),
-            engine_covariation=float(np.mean(amount * work)),
-            pulses=pulses,
-        )
-
-    def seen_ratio(self, window_s: float) -> float:
-        """Return the share of the amounts' mean square that a window sees at once.
-
-        Parameters
-        ----------
-        window_s : float
-            T [s].
-        """
-        lost = 0.0
-        for length, crossed, own in self.pulses:
-            y = length / window_s
-            lost += crossed * (0.5 * y if y < 1 else 1 - 0.5 / y)
-            lost += own * (y / 3 if y < 1 else 1 - (1 - 1 / (3 * y)) / y)
-        return 1.0 - lost
-
-    def variation_beside(self, share: float) -> float:
-        """Return the squared variation of ``x - share E[x] w/E[w]``.
-
-        Parameters
-        ----------
-        share : float
-            Of the engine's time.
-        """
-        left = self.squared_variation - 2 * share * self.engine_covariation
-        return max(left + share**2 * self.engine_variation, 0.0)
 
 
 @dataclass(frozen=True)
@@ -373,38 +240,81 @@ def imbalance(
     """
     if not window_s > 0:
         raise SpecError(f"window_s = {window_s}: a number > 0 is needed")
+    if quantity not in _QUANTITIES:
+        raise SpecError(f"quantity {quantity!r}: one of {', '.join(_QUANTITIES)}")
+    (seen,) = _windows(solved, (window_s,))
+    return _imbalance(solved, quantity, seen, weights, lasting_squared_variation)
+
+
+def _imbalance(
+    solved: Stickiness,
+    quantity: Quantity,
+    seen: _Window,
+    weights: RequestWeights | None,
+    lasting: float | None,
+) -> Imbalance:
     if quantity == "requests" or weights is None:
         weights = RequestWeights(0.0, duration_s=weights.duration_s if weights else None)
-    cluster = solved.cluster
-    rate, share, seen = cluster.rate_per_instance_rps, 0.0, 1.0
-    if quantity in ("processed_tokens", "unprefilled_tokens"):
-        counts = _count_variance(solved, window_s) / (rate * window_s) ** 2
+    rate, share, visible = solved.cluster.rate_per_instance_rps, 0.0, 1.0
+    served = quantity in ("processed_tokens", "unprefilled_tokens")
+    if served:
+        expected = rate * seen.window_s
         share = _replaced(solved) * weights.engine_ratio
-        seen = weights.seen_ratio(window_s)
-        counts *= (1.0 - share) ** 2 * seen
-        again = _served_again(solved, window_s)
-        each = 1 / (rate * window_s)
+        visible = weights.seen_ratio(seen.window_s)
+        counts = seen.completions_variance / expected**2 * (1.0 - share) ** 2 * visible
+        each = 1 / expected
         if quantity == "unprefilled_tokens" and weights.duration_s:
             # a request's area is spread over its duration
-            ratio = window_s / weights.duration_s
-            each *= 1 + np.expm1(-ratio) / ratio
-        spread = each * (1 + weights.session_ratio * (again - 1))
-    elif quantity in ("inflight_tokens", "requests"):
-        counts = _mean_load_variance(solved, window_s) / solved.mean_load**2
-        own, again = _present_again(solved, window_s)
-        spread = (own + weights.session_ratio * (again - own)) / solved.mean_load
+            ratio = seen.window_s / weights.duration_s
+            each *= 1 + math.expm1(-ratio) / ratio
+        spread = each * (1 + weights.session_ratio * (seen.served_again - 1))
     else:
-        raise SpecError(
-            f"quantity {quantity!r}: one of processed_tokens, inflight_tokens,"
-            " unprefilled_tokens, requests"
-        )
-    by_weight = weights.variation_beside(share) * seen * float(spread)
-    lasting = lasting_squared_variation
+        counts = seen.load_squared_variation
+        own, again = seen.present_alone, seen.present_again
+        spread = (own + weights.session_ratio * (again - own)) / seen.mean_load
+    by_weight = weights.variation_beside(share) * visible * spread
     if lasting is None:
-        served = quantity in ("processed_tokens", "unprefilled_tokens")
         lasting = solved.lasting_rate_variation if served else solved.lasting_load_variation
     total = float(counts + by_weight + lasting)
-    return Imbalance(cluster.instances, total, float(counts), by_weight, lasting)
+    return Imbalance(solved.cluster.instances, total, float(counts), float(by_weight), lasting)
+
+
+class _Window(NamedTuple):
+    """What a window of an instance sees, whatever requests weigh; see ``window_moments``."""
+
+    window_s: float
+    mean_load: float
+    load_squared_variation: float
+    completions_variance: float
+    served_again: float
+    present_alone: float
+    present_again: float
+
+
+def _windows(solved: Stickiness, windows_s: tuple[float, ...]) -> list[_Window]:
+    noise, cluster = solved.noise, solved.cluster
+    think, follow = cluster.think_time, cluster.turns.follow_up_ratio
+    back = solved.return_to_previous_ratio
+    scattered = solved.rule.kind in ("never", "blind")
+    load = solved.mean_load
+    found = kernels.window_moments(
+        noise.drift,
+        noise.covariance,
+        noise.service_slope,
+        cluster.rate_per_instance_rps,
+        # sessions that leave do not come back here
+        0.0 if scattered else follow,
+        think.weights,
+        think.rates_per_s,
+        follow * max(back, 0.0) if math.isfinite(back) else 0.0,
+        cluster.rate_per_instance_rps / max(load, 1e-12),
+        np.array(windows_s),
+    )
+    variation = solved.load_variance / load**2
+    return [
+        _Window(window_s, load, averaged * variation, completed, *again)
+        for window_s, (completed, averaged, *again) in zip(windows_s, found.tolist(), strict=True)
+    ]
 
 
 def imbalance_columns(
@@ -434,36 +344,37 @@ def imbalance_columns(
     dict of str to float
         By column name.
     """
-    quantities: tuple[Quantity, ...] = (
-        "processed_tokens",
-        "inflight_tokens",
-        "unprefilled_tokens",
-        "requests",
-    )
+    windows = _windows(solved, windows_s)
     asked = [
-        (quantity, window_s)
-        for quantity in quantities
+        (quantity, seen)
+        for quantity in _QUANTITIES
         if quantity in weights or quantity == "requests"
-        for window_s in windows_s
+        for seen in windows
     ]
     spreads = np.array(
         [
-            imbalance(
-                solved, quantity, window_s, weights.get(quantity), lasting_squared_variation
+            _imbalance(
+                solved, quantity, seen, weights.get(quantity), lasting_squared_variation
             ).squared_variation
-            for quantity, window_s in asked
+            for quantity, seen in asked
         ]
     )
     instances = solved.cluster.instances
     means = _largest_over_mean(spreads, instances)
-    counts = [max(int(observed_s / window_s), 1) for _, window_s in asked]
+    counts = [max(int(observed_s / seen.window_s), 1) for _, seen in asked]
     levels = np.array([[*_LEVELS.values(), _of_largest(count)] for count in counts])
     values = np.column_stack((means, _quantiles(spreads, means, levels, instances)))
-    return {
-        imbalance_column(quantity, window_s, name): float(value)
-        for (quantity, window_s), row in zip(asked, values, strict=True)
-        for name, value in zip(("mean", *_LEVELS, "max"), row, strict=True)
-    }
+    names = _names(tuple((quantity, seen.window_s) for quantity, seen in asked))
+    return dict(zip(names, values.reshape(-1).tolist(), strict=True))
+
+
+@lru_cache(maxsize=64)
+def _names(asked: tuple[tuple[str, float], ...]) -> tuple[str, ...]:
+    return tuple(
+        imbalance_column(quantity, window_s, name)
+        for quantity, window_s in asked
+        for name in ("mean", *_LEVELS, "max")
+    )
 
 
 def _replaced(solved: Stickiness) -> float:
@@ -473,91 +384,3 @@ def _replaced(solved: Stickiness) -> float:
     service = solved.noise.service_slope
     back = -float(solved.noise.drift[-1, -1])
     return min(max(1.0 - service / back, 0.0), 1.0) if back > 0 else 0.0
-
-
-def _window_integral(matrix: FloatArray, window_s: float) -> FloatArray:
-    r"""∫_0^T (T - u) exp(A u) du, by eigenvalues."""
-    return _integral_of(matrix.tobytes(), matrix.shape[0], window_s)
-
-
-@lru_cache(maxsize=64)
-def _integral_of(content: bytes, size: int, window_s: float) -> FloatArray:
-    """Work it out once for the quantities that need it."""
-    values, vectors, inverse = _eigen(content, size)
-    x = values * window_s
-    small = np.abs(x) < 1e-4
-    safe = np.where(small, 1.0, values)
-    inside = np.where(small, 0.5 * window_s**2 * (1 + x / 3), (np.expm1(x) - x) / safe**2)
-    return np.asarray(np.real((vectors * inside) @ inverse))
-
-
-@lru_cache(maxsize=16)
-def _eigen(
-    content: bytes, size: int
-) -> tuple[NDArray[np.complex128], NDArray[np.complex128], NDArray[np.complex128]]:
-    values, vectors = np.linalg.eig(np.frombuffer(content).reshape(size, size))
-    return values, vectors, np.linalg.inv(vectors)
-
-
-def _count_variance(solved: Stickiness, window_s: float) -> float:
-    r"""Variance of the completions of an instance in a window.
-
-    ``Var C = λT + 2 ∫ (T-u) h(u) du``, ``h(u) = µ'e' exp(Au)(Σ e µ' + (λ(1-q)α, -λ))``: a
-    completion tells of the load before it, sends a session thinking and leaves one less.
-    """
-    noise, cluster = solved.noise, solved.cluster
-    rate, follow = cluster.rate_per_instance_rps, cluster.turns.follow_up_ratio
-    size = noise.drift.shape[0]
-    jump = np.append(rate * follow * cluster.think_time.weights, -rate)
-    if solved.rule.kind in ("never", "blind"):
-        jump[:-1] = 0.0  # sessions that leave do not come back here
-    start = noise.covariance[:, size - 1] * noise.service_slope + jump
-    drift = noise.drift
-    later = _window_integral(drift, window_s)[size - 1] @ start
-    variance = rate * window_s + 2 * noise.service_slope * float(later)
-    return max(variance, 0.02 * rate * window_s)
-
-
-def _mean_load_variance(solved: Stickiness, window_s: float) -> float:
-    """Variance of an instance's load averaged over a window."""
-    noise = solved.noise
-    size = noise.drift.shape[0]
-    correlated = _window_integral(noise.drift, window_s)[size - 1] @ noise.covariance[:, size - 1]
-    scale = solved.load_variance / max(float(noise.covariance[-1, -1]), 1e-300)
-    return max(2 * float(correlated) * scale / window_s**2, 0.0)
-
-
-def _session_cycle(solved: Stickiness) -> FloatArray:
-    """Return the generator of one session at one instance: thinking classes, then present."""
-    cluster = solved.cluster
-    think = cluster.think_time
-    back = cluster.turns.follow_up_ratio * max(solved.return_to_previous_ratio, 0.0)
-    if not np.isfinite(back):
-        back = 0.0
-    size = think.weights.size
-    leave = 1 / max(solved.sojourn_s, 1e-12)
-    matrix = np.zeros((size + 1, size + 1))
-    matrix[:size, :size] = -np.diag(think.rates_per_s)
-    matrix[size, :size] = think.rates_per_s
-    matrix[size, size] = -leave
-    matrix[:size, size] = back * leave * think.weights
-    return matrix
-
-
-def _served_again(solved: Stickiness, window_s: float) -> float:
-    """χ: mean number of turns of a request's session in its window here, itself included."""
-    matrix = _session_cycle(solved)
-    start = matrix[:, -1].copy()
-    start[-1] = 0.0  # just completed: thinking, if it comes back
-    leave = -matrix[-1, -1]
-    rate = start / leave
-    density = _window_integral(matrix, window_s)[-1] @ rate * leave
-    return 1 + 2 * float(density) / window_s
-
-
-def _present_again(solved: Stickiness, window_s: float) -> tuple[float, float]:
-    """Correlation over a window of a request's presence with itself, and with its session's."""
-    matrix = _session_cycle(solved)
-    again = 2 * float(_window_integral(matrix, window_s)[-1, -1]) / window_s**2
-    alone = 2 * float(_window_integral(matrix[-1:, -1:], window_s)[0, 0]) / window_s**2
-    return alone, again

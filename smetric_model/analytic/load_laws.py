@@ -79,7 +79,9 @@ def birth_death(births: FloatArray, completion: FloatArray) -> FloatArray:
     -------
     ndarray, shape (levels,)
     """
-    return np.asarray(kernels.birth_death(births, completion))
+    law = np.empty(births.size)
+    kernels.birth_death(births, completion, law)
+    return law
 
 
 def least_loaded_over_time(

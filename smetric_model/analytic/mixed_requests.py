@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smetric_model.analytic import _session_kernels
+from smetric_model.analytic import _mix_kernels as kernels
 
 __all__ = ["Mixed", "Picked", "pick"]
 
@@ -21,6 +21,10 @@ FloatArray = NDArray[np.float64]
 _PICKED = 512  # kinds of request behind the engine's laws
 _STRATA = 64  # of uncached tokens among them
 _GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) evenly
+_STEPS = np.arange(_PICKED)
+#: not the middles: kinds of one request lie side by side and weigh 1 together, so that equal steps
+#: would always meet the same kind
+_TARGETS = (_STEPS + (_STEPS * _GOLDEN) % 1.0) / _PICKED
 
 
 class Mixed(NamedTuple):
@@ -58,7 +62,7 @@ class Picked(NamedTuple):
         What each computes on behalf of its stratum ÷ what it computes itself.
     """
 
-    kinds: NDArray[np.intp]
+    kinds: NDArray[np.int64]
     scale: FloatArray
 
     def with_mean(self, new: FloatArray, mean: float) -> Picked:
@@ -75,7 +79,12 @@ class Picked(NamedTuple):
         return self._replace(scale=self.scale * (mean / taken)) if taken > 0 else self
 
 
-def pick(new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray) -> Picked:
+def pick(
+    new: FloatArray,
+    output_rank: NDArray[np.int64],
+    weight: FloatArray,
+    by_output: NDArray[np.int64] | None = None,
+) -> Picked:
     """Pick kinds of request that stand for all, and by how much to scale what they compute.
 
     Equal strata of uncached tokens, and within each of the outputs; the scale restores the mean
@@ -89,31 +98,17 @@ def pick(new: FloatArray, output_rank: NDArray[np.int64], weight: FloatArray) ->
         Rank of its output, equal ones alike.
     weight : ndarray, shape (n,)
         Probability; need not sum to 1.
+    by_output : ndarray of int, shape (n,), optional
+        Order of the kinds by ``output_rank``, equal ones by place; worked out if not given.
 
     Returns
     -------
     Picked
     """
-    order = _session_kernels.order_of(np.maximum(new, 0.0))
-    order = order[weight[order] > 0]
-    upto = np.cumsum(weight[order])
-    stratum = np.minimum((upto * (_STRATA / upto[-1]) - 1e-9).astype(np.int64), _STRATA - 1)
-    share = weight[order]
-    sums = np.bincount(stratum, share, minlength=_STRATA)
-    means = np.bincount(stratum, share * new[order], minlength=_STRATA) / np.maximum(sums, 1e-300)
-    ranks = int(output_rank.max()) + 1
-    inner = _session_kernels.sorted_within(output_rank[order], stratum, ranks, _STRATA)
-    upto = np.cumsum(share[inner])
-    # not the middles: kinds of one request lie side by side and weigh 1 together, so that equal
-    # steps would always meet the same kind
-    steps = np.arange(_PICKED)
-    at = np.searchsorted(upto, (steps + (steps * _GOLDEN) % 1.0) * (upto[-1] / _PICKED))
-    at = inner[np.minimum(at, inner.size - 1)]
-    kinds, group = order[at], stratum[at]
-    counts = np.bincount(group, minlength=_STRATA)
-    taken = np.bincount(group, new[kinds], minlength=_STRATA) / np.maximum(counts, 1)
-    scale = np.where(taken > 0, means / np.maximum(taken, 1e-300), 1.0)
+    if by_output is None:
+        by_output = np.argsort(output_rank, kind="stable")
+    kinds, scale = np.empty(_PICKED, np.int64), np.empty(_PICKED)
+    given = (new, by_output, output_rank, weight, _STRATA, _TARGETS)
+    mean = kernels.pick(*given, kinds, scale)
     # (the last kind of a stratum may reach into the next, so that not all are met alike often)
-    return Picked(kinds, scale[group]).with_mean(
-        new[kinds], float(new[order] @ share) / float(upto[-1])
-    )
+    return Picked(kinds, scale).with_mean(new[kinds], mean)

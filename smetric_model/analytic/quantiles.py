@@ -1,21 +1,21 @@
-"""Quantiles of laws that are costly to evaluate, and samples that stand for many requests."""
+"""Quantiles of weighted samples, and samples that stand for many requests."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["GOLDEN", "inverted", "spread", "turns"]
+__all__ = ["GOLDEN", "spread", "turns", "unevenly", "weighted_quantiles"]
 
-_BISECTIONS = 14  # steps to a quantile
-_QUANTILE_RATIO = 0.02  # width of the bracket in which a quantile is interpolated, in logarithms
-_BESIDE = 0.008  # from where a rough law has a quantile, in logarithms, the other is asked first
 GOLDEN = 0.6180339887498949  #: its multiples fill [0, 1) evenly
+_PARTS = 1024  # of a sample's range, of which those that hold a quantile are sorted
 
 
+@lru_cache(maxsize=32)
 def turns(count: int, of: int) -> NDArray[np.int64]:
     """Return in which of some turns each of so many is taken: evenly, but not in equal steps.
 
@@ -25,6 +25,21 @@ def turns(count: int, of: int) -> NDArray[np.int64]:
         How many there are, and the number of turns.
     """
     return ((np.arange(count) * GOLDEN) % 1.0 * of).astype(np.int64)
+
+
+@lru_cache(maxsize=32)
+def unevenly(size: int, most: int) -> NDArray[np.int64]:
+    """Return indices of some of many, evenly but not in equal steps.
+
+    Items may come in strata, which equal steps would always meet alike.
+
+    Parameters
+    ----------
+    size, most : int
+        How many there are, and how many are wanted at most.
+    """
+    steps = np.arange(min(size, most))
+    return ((steps + (steps * GOLDEN) % 1.0) * (size / steps.size)).astype(np.int64)
 
 
 def spread(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
@@ -42,59 +57,52 @@ def spread(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     return np.asarray(rows[np.linspace(0, rows.size - 1, most).round().astype(int)])
 
 
-def inverted(
-    cdf: Callable[[float], float],
-    low_s: float,
-    high_s: float,
-    shares: Sequence[float],
-    rough: Callable[[float], float] | None = None,
+def weighted_quantiles(
+    values: NDArray[np.float64], weights: NDArray[np.float64], shares: Sequence[float]
 ) -> list[float]:
-    """Return quantiles, on the logarithm; ``inf`` where the law ends below a share.
-
-    Every evaluation narrows the brackets of all shares; interpolation in the bracket takes turns
-    with bisection, so that steps of the law cost no more than bisection alone.
+    """Return the values at which the cumulated weight reaches shares of the whole.
 
     Parameters
     ----------
-    cdf : callable
-        The law.
-    low_s, high_s : float
-        Where it is 0, and near 1.
+    values, weights : ndarray of float
+        Sample of any shape, and the weight of each value, of the same shape.
     shares : sequence of float
-        Ascending.
-    rough : callable, optional
-        A law that is near to it and costs less: where it has a quantile is looked first.
+        Such as ``(0.5, 0.9)``.
+
+    Returns
+    -------
+    list of float
     """
-    logs = [float(np.log(low_s)), float(np.log(high_s))]
-    laws = [0.0, cdf(high_s)]
+    found = _weighted_quantiles(values.ravel(), weights.ravel(), np.asarray(shares))
+    return [float(value) for value in found]
 
-    def ask(at: float) -> None:
-        place = bisect_left(logs, at)
-        value = cdf(float(np.exp(at)))
-        laws.insert(place, min(max(value, laws[place - 1]), laws[place]))
-        logs.insert(place, at)
 
-    near = inverted(rough, low_s, high_s, shares) if rough is not None else []
-    for value in near:
-        for beside in (-_BESIDE, _BESIDE):
-            at = float(np.log(value)) + beside
-            if logs[0] < at < logs[-1]:
-                ask(at)
-    found = []
-    for share in shares:
-        if share > laws[-1]:
-            found.append(float("inf"))
-            continue
-        for turn in range(2 * _BISECTIONS):
-            at = bisect_left(laws, share, 1)
-            low, high = logs[at - 1], logs[at]
-            if high - low < _QUANTILE_RATIO:
+@njit(cache=True, error_model="numpy")
+def _weighted_quantiles(values, weights, shares):  # type: ignore[no-untyped-def]
+    """Weigh the parts of the range, then sort the part in which each quantile lies."""
+    low, high = values.min(), values.max()
+    found = np.full(shares.size, high)
+    if not low < high:
+        return found
+    scale = (_PARTS - 1) / (high - low)
+    held = np.zeros(_PARTS)
+    for i in range(values.size):
+        held[int((values[i] - low) * scale)] += weights[i]
+    upto = np.cumsum(held)
+    for k in range(shares.size):
+        wanted = shares[k] * upto[-1]
+        part = min(np.searchsorted(upto, wanted), _PARTS - 1)
+        inside = np.empty(values.size, np.int64)
+        count = 0
+        for i in range(values.size):
+            if int((values[i] - low) * scale) == part:
+                inside[count] = i
+                count += 1
+        order = inside[:count][np.argsort(values[inside[:count]])]
+        reached = upto[part] - held[part]
+        for i in order:
+            reached += weights[i]
+            found[k] = values[i]
+            if reached >= wanted:
                 break
-            rise = laws[at] - laws[at - 1]
-            part = (share - laws[at - 1]) / rise if turn % 2 == 0 and rise > 0 else 0.5
-            ask(low + min(max(part, 0.05), 0.95) * (high - low))
-        at = bisect_left(laws, share, 1)
-        rise = laws[at] - laws[at - 1]
-        part = (share - laws[at - 1]) / rise if rise > 0 else 1.0
-        found.append(float(np.exp(logs[at - 1] + part * (logs[at] - logs[at - 1]))))
     return found

@@ -6,20 +6,24 @@ Everything here is about one server and knows nothing of LLMs.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "DiscreteWork",
+    "cumulated",
     "damping",
     "erlang_c",
     "fitting_counts",
     "number_in_system",
+    "on_grid",
     "state_dependent_queue",
+    "waiting_law",
 ]
+
+
+_MANY = 64  # items of mean size in a capacity
 
 
 def erlang_c(servers: int, offered_load: float) -> float:
@@ -108,7 +112,7 @@ def number_in_system(probabilities: NDArray[np.float64], ratio: float) -> tuple[
 
 
 def fitting_counts(
-    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int = 1 << 11
+    size: ArrayLike, weights: ArrayLike, capacity: float, most: int, points: int | None = None
 ) -> NDArray[np.float64]:
     r"""Return how many items of random size fit a capacity when they are taken as they come.
 
@@ -130,7 +134,8 @@ def fitting_counts(
     most : int
         Largest count of interest.
     points : int
-        Grid cells that make up the capacity.
+        Grid cells that make up the capacity; by default as many as keep the mean count within
+        1e-4 of its limit: 512, or 2,048 where many items fit.
 
     Returns
     -------
@@ -138,19 +143,18 @@ def fitting_counts(
         P(N >= 1), P(N >= 2), … down to about 1e-6, m <= ``most``.
     """
     size = np.asarray(size, dtype=float)
-    share = np.asarray(weights, dtype=float) / np.sum(weights)
-    mean = float(size @ share)
-    spread = float(np.sqrt(max((size * size) @ share - mean * mean, 0.0)))
+    weights = np.asarray(weights, dtype=float)
+    if points is None:
+        many = capacity * float(weights.sum()) > _MANY * float(weights @ size)
+        points = 1 << 11 if many else 1 << 9
+    cell = capacity / points
+    # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
+    pmf, mean, square = on_grid(size, weights, cell, points, 2 * points)
+    spread = float(np.sqrt(square))
     if spread < 1e-9 * mean:
         return np.ones(int(np.clip(np.floor(capacity / mean * (1 + 1e-12)), 1, most)))
-    # sizes are spread over their two neighbouring cells; what exceeds the capacity is cut off
-    cell = capacity / points
-    position = np.minimum(size / cell, points)
-    low = position.astype(int)
-    pmf = np.bincount(low, share * (1 - (position - low)), minlength=2 * points)
-    pmf += np.bincount(low + 1, share * (position - low), minlength=2 * points)
     count = int(capacity / mean + 10 + 8 * spread / mean * np.sqrt(capacity / mean))
-    # damped, so that sums beyond the transform count for 1e-8 of themselves (see DiscreteWork)
+    # damped, so that sums beyond the transform count for 1e-8 of themselves (see waiting_law)
     transform = np.fft.rfft(pmf * damping(2 * points))
     return np.asarray(_fits(transform, _below(points), min(count, most)))
 
@@ -160,23 +164,56 @@ def _below(points: int) -> NDArray[np.complex128]:
     """Return what makes of a damped transform of 2 points the sum over the first points + 1."""
     kept = np.zeros(2 * points)
     kept[: points + 1] = 1.0 / damping(2 * points)[: points + 1]
+    kept[points] *= 0.5  # half of what lies in the last cell is beyond the capacity
     weights = np.conj(np.fft.rfft(kept)) / (2 * points)
     weights[1:-1] *= 2.0  # the other half of the circle
     weights.flags.writeable = False
     return np.asarray(weights)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
+def on_grid(values, weights, step, last, points):  # type: ignore[no-untyped-def]
+    """Law of a weighted sample on a grid, its mean, and its variance.
+
+    Each value is spread over its two neighbours on the grid of ``points`` steps, which keeps the
+    mean exactly; what exceeds ``last`` steps sits there.
+    """
+    pmf = np.zeros(points)
+    total, mean, square = 0.0, 0.0, 0.0
+    for i in range(values.size):
+        total += weights[i]
+        mean += weights[i] * values[i]
+    mean /= total
+    for i in range(values.size):
+        share = weights[i] / total
+        square += share * (values[i] - mean) * (values[i] - mean)
+        position = min(values[i] / step, float(last))
+        low = int(position)
+        upper = position - low
+        pmf[low] += share * (1.0 - upper)
+        pmf[low + 1] += share * upper
+    return pmf, mean, square
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 def _fits(transform, below, most):  # type: ignore[no-untyped-def]
     """P(sum of 1, 2, … is at most the capacity) down to 1e-6."""
     fits = np.ones(most)
-    law = transform.copy()
+    # (parts apart: so the sums are vectorised)
+    real, imag = np.empty(below.size), np.empty(below.size)
+    law, law_imag = np.empty(below.size), np.empty(below.size)
+    below_real, below_imag = np.empty(below.size), np.empty(below.size)
+    for k in range(below.size):
+        real[k] = law[k] = transform[k].real
+        imag[k] = law_imag[k] = transform[k].imag
+        below_real[k], below_imag[k] = below[k].real, below[k].imag
     for n in range(1, most):
         total = 0.0
         for k in range(law.size):
-            value = law[k] * transform[k]
+            value = law[k] * real[k] - law_imag[k] * imag[k]
+            law_imag[k] = law[k] * imag[k] + law_imag[k] * real[k]
             law[k] = value
-            total += value.real * below[k].real - value.imag * below[k].imag
+            total += value * below_real[k] - law_imag[k] * below_imag[k]
         fits[n] = min(max(total, 0.0), fits[n - 1])
         if fits[n] < 1e-6:
             return fits[:n]
@@ -197,153 +234,106 @@ def damping(points: int) -> NDArray[np.float64]:
     return powers
 
 
-def _powers(base: NDArray[np.complex128], exponent: NDArray[np.float64]) -> NDArray[np.complex128]:
-    """Powers of whole exponents (…, 1), by squares."""
-    left = exponent.astype(np.int64)
-    result = np.ones(np.broadcast_shapes(left.shape, base.shape), dtype=np.complex128)
-    square = base
-    while left.any():
-        result = np.where(left % 2 == 1, result * square, result)
-        square = square * square
-        left = left // 2
-    return result
+@njit(cache=True, error_model="numpy")
+def _residual(work, weights, step, powers):  # type: ignore[no-untyped-def]
+    """Damped law of the residual life of a work in progress, density (1 - F) / mean; and the mean.
+
+    Spread over neighbouring points as works are, so that its mean is that of the sample,
+    ``E[S^2] / 2 E[S]``.  Up to half of the grid; what lies beyond is left out (a defective law: the
+    result below is unaffected).
+    """
+    size = powers.size // 2
+    law, ends = np.zeros(powers.size), np.zeros(size + 1)
+    total, weight = 0.0, 0.0
+    for i in range(work.size):
+        weight += weights[i]
+        total += weights[i] * work[i]
+        position = min(work[i] / step, float(size))
+        low = int(position)
+        upper = position - low
+        ends[low] += weights[i]
+        law[low] += weights[i] * (upper - 0.5 * upper * upper + (0.5 if low > 0 else 0.0))
+        law[low + 1] += weights[i] * 0.5 * upper * upper
+    beyond = ends[size]
+    for k in range(size - 1, -1, -1):
+        law[k] += beyond if k > 0 else 0.5 * beyond
+        beyond += ends[k]
+    scale = step / total if total > 0.0 else 0.0
+    for k in range(powers.size):
+        law[k] *= scale * powers[k] if k < size else 0.0
+    return law, total / weight
 
 
-class DiscreteWork:
-    r"""A positive random amount of work on a grid, with what queueing needs of it.
+@njit(cache=True, error_model="numpy")
+def cumulated(pmf, powers, size):  # type: ignore[no-untyped-def]
+    """Distribution functions of damped laws, shape (laws, points), at the first points."""
+    cdf = np.empty((pmf.shape[0], size))
+    for row in range(pmf.shape[0]):
+        upto = 0.0
+        for k in range(size):
+            upto += pmf[row, k] / powers[k]
+            cdf[row, k] = min(max(upto, 0.0), 1.0)
+    return cdf
 
-    The sample is spread over the two neighbouring grid points of each value, which keeps its mean
-    exactly.  The grid's step follows the mean and its length the largest value of interest, so
-    that heavy tails stay in.
+
+@njit(cache=True, error_model="numpy")
+def _wait_cdf(pmf, powers, at_once):  # type: ignore[no-untyped-def]
+    """Distribution function of a damped law that is continuous but for those who need not wait.
+
+    What is at a grid point stands for the cell around it, half of which lies beyond the point.
+    """
+    cdf = np.empty(pmf.size // 2)
+    upto, cdf[0] = pmf[0], at_once
+    for k in range(1, cdf.size):
+        mass = pmf[k] / powers[k]
+        cdf[k] = min(max(upto + 0.5 * mass, cdf[k - 1]), 1.0)
+        upto += mass
+    return cdf
+
+
+def waiting_law(
+    work_s: ArrayLike,
+    weights: ArrayLike,
+    rate_rps: float,
+    horizon_s: float,
+    points: int = 1 << 10,
+) -> tuple[NDArray[np.float64], float]:
+    r"""Return the law of the wait for a first-come-first-served server (M/G/1).
+
+    Pollaczek-Khinchine as a geometric sum of residual works,
+
+    .. math:: \hat W = \frac{1 - \rho}{1 - \rho \hat R},
+
+    on a grid and by a damped transform; no moment closure, so that heavy tails count as they are.
 
     Parameters
     ----------
-    work_s : array_like of float, shape (n,)
-        Sample of the work [s], not negative.
-    weights : array_like of float, shape (n,), optional
-        Weight of each, default equal.
+    work_s, weights : array_like of float, shape (n,)
+        Sample of the works [s], not negative, and the weight of each.
+    rate_rps : float
+        Poisson arrival rate [requests/s].
     horizon_s : float
-        Largest amount of work that will be asked for [s].
+        Longest wait of interest [s].
     points : int
-        Size of the grid; a power of two.
+        Size of the transform, a power of two; half of it is the grid.
+
+    Returns
+    -------
+    cdf : ndarray, shape (points // 2,)
+        P(wait <= x) at ``x = 0, step_s, 2 step_s, …``; zeros where ρ >= 1.
+    step_s : float
+        Step of the grid [s].
     """
-
-    def __init__(
-        self,
-        work_s: ArrayLike,
-        horizon_s: float,
-        weights: ArrayLike | None = None,
-        points: int = 1 << 13,
-    ):
-        work = np.asarray(work_s, dtype=float)
-        share = (
-            np.full(work.size, 1.0 / work.size)
-            if weights is None
-            else np.asarray(weights, dtype=float) / np.sum(weights)
-        )
-        self.mean_s = float(work @ share)
-        self.second_moment_s2 = float((work * work) @ share)
-        half = points // 2
-        self.step_s = max(horizon_s, 1e-9) / half
-        self.points = points
-        self.horizon_s = (half - 1) * self.step_s
-        # Generating functions are sampled on a circle of radius below 1, so that what a circular
-        # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
-        self._damping = damping(points)
-        # What exceeds the horizon exceeds every slack that is asked for: it may sit at its end.
-        position = np.minimum(work / self.step_s, half - 1)
-        low = position.astype(int)
-        upper = position - low
-        pmf = np.bincount(low, share * (1 - upper), minlength=points)
-        pmf += np.bincount(low + 1, share * upper, minlength=points)
-        self._work = np.fft.rfft(pmf * self._damping)
-        # Residual life of the work in progress, density (1 - F) / mean up to the horizon; what
-        # lies beyond is left out (a defective law: the result below the horizon is unaffected).
-        survival = np.clip(1.0 - np.cumsum(pmf), 0.0, None)
-        density = np.zeros(points)
-        density[:half] = 0.5 * (survival[:half] + np.concatenate(([0.0], survival[: half - 1])))
-        scale = self.step_s / self.mean_s if self.mean_s > 0 else 0.0
-        self._residual = np.fft.rfft(density * scale * self._damping)
-
-    def arrived_cdf(self, rate_rps: float, interval_s: float) -> NDArray[np.float64]:
-        r"""Return the law of the work that arrives in an interval (compound Poisson).
-
-        .. math:: \hat W = \exp(\lambda t (\hat F - 1))
-
-        Parameters
-        ----------
-        rate_rps : float
-            Poisson rate of arrivals [requests/s].
-        interval_s : float
-            Length of the interval [s].
-
-        Returns
-        -------
-        ndarray, shape (points // 2,)
-            P(work <= x) at ``x = 0, step_s, 2 step_s, …``.
-        """
-        return self._cdf(np.exp(rate_rps * interval_s * (self._work - 1.0)))
-
-    def sum_cdf(self, count: ArrayLike) -> NDArray[np.float64]:
-        """Return the law of the sum of ``count`` independent works.
-
-        Parameters
-        ----------
-        count : float or array_like of float, shape (k,)
-            How many, or several such numbers; between whole numbers a mixture of the two.
-
-        Returns
-        -------
-        ndarray, shape (points // 2,) or (k, points // 2)
-            P(sum <= x) at ``x = 0, step_s, 2 step_s, …``.
-        """
-        counts = np.asarray(count, dtype=float)[..., None]
-        whole = np.floor(counts)
-        part = counts - whole
-        return self._cdf(_powers(self._work, whole) * (1.0 - part + part * self._work))
-
-    def waiting_cdf(self, rate_rps: float) -> NDArray[np.float64]:
-        r"""Return the law of the wait for a first-come-first-served server (M/G/1).
-
-        Pollaczek-Khinchine as a geometric sum of residual works,
-        ``W = (1 - ρ) / (1 - ρ R)`` in the transform domain; no moment closure, so that heavy
-        tails count as they are.
-
-        Parameters
-        ----------
-        rate_rps : float
-            Poisson arrival rate [requests/s].
-
-        Returns
-        -------
-        ndarray, shape (points // 2,)
-            P(wait <= x) at ``x = 0, step_s, 2 step_s, …``; zeros where ρ >= 1.
-        """
-        load = rate_rps * self.mean_s
-        if load >= 1:
-            return np.zeros(self.points // 2)
-        return self._cdf((1.0 - load) / (1.0 - load * self._residual))
-
-    def _cdf(self, transform: NDArray[np.complex128]) -> NDArray[np.float64]:
-        half = self.points // 2
-        pmf = np.fft.irfft(transform, n=self.points)[..., :half] / self._damping[:half]
-        return np.asarray(np.clip(np.cumsum(pmf, axis=-1), 0.0, 1.0))
-
-    def at(self, cdf: NDArray[np.float64], x_s: ArrayLike) -> Any:
-        """Interpolate a law returned by this object.
-
-        Parameters
-        ----------
-        cdf : ndarray
-            From :meth:`arrived_cdf` or :meth:`waiting_cdf`.
-        x_s : array_like of float
-            Where [s]; below 0 the probability is 0.
-
-        Returns
-        -------
-        ndarray
-            P(amount <= x).
-        """
-        x = np.asarray(x_s, dtype=float)
-        grid = np.arange(cdf.size) * self.step_s
-        return np.where(x < 0, 0.0, np.interp(x, grid, cdf))
+    half = points // 2
+    step_s = max(horizon_s, 1e-9) / half
+    # The generating function is sampled on a circle of radius below 1, so that what a circular
+    # transform wraps around is damped to 1e-8 (Abate and Whitt, 1992).
+    powers = damping(points)
+    law, mean_s = _residual(
+        np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float), step_s, powers
+    )
+    load = rate_rps * mean_s
+    if load >= 1:
+        return np.zeros(half), step_s
+    pmf = np.fft.irfft((1.0 - load) / (1.0 - load * np.fft.rfft(law)), n=points)
+    return np.asarray(_wait_cdf(pmf, powers, 1.0 - load)), step_s

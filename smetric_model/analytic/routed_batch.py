@@ -45,16 +45,15 @@ _HELD = 0.1  # rise of what is served with the scale, in logarithms, below which
 def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # type: ignore[no-untyped-def]
     """Stationary weights of 0 … b - 1 decoding, by level crossings, and the bursts from each.
 
-    ``over``: P(K_j > n); ``meets``: the arrival rate at that moment times it.  Levels beyond those
-    that occur are left at 0.
+    ``over``: P(K_j > n); ``meets``: the arrival rate at that moment times it.  Returns how many
+    levels occur; the weights of others are 0, their bursts are not worked out.
     """
     levels, places = busy_rates.size, weights.size
     arrived = np.zeros((levels, _TOGETHER + 1))
     likely = np.full(levels, -1, np.int64)
-    law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + 1)
+    law, new = np.zeros(_QUEUE + 1), np.zeros(_QUEUE + _TOGETHER + 1)
     most = over.shape[1]
     weights[:] = 0.0
-    over[:], meets[:] = 0.0, 0.0
     weights[0] = 1.0
     largest = 1.0
     for j in range(places):
@@ -69,9 +68,9 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
                 largest = 1.0
             if weights[j] < _NEVER * largest:
                 weights[j] = 0.0
-                break
+                return j
             largest = max(largest, weights[j])
-        law[:] = 0.0
+        over[j], meets[j], law[:] = 0.0, 0.0, 0.0
         law[1] = 1.0
         top = 1
         for n in range(most):
@@ -83,7 +82,7 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
             meets[j, n] = met
             if alive < _SMALL:
                 break
-            new[:] = 0.0
+            new[: top + _TOGETHER] = 0.0
             high = 1
             for x in range(1, top + 1):
                 if law[x] < 1e-10:
@@ -92,18 +91,14 @@ def _law(work, share, rates, busy_rates, decode_rate, weights, over, meets):  # 
                 if likely[level] < 0:
                     likely[level] = _arrivals(work, share, busy_rates[level], arrived[level])
                 for a in range(likely[level] + 1):
-                    chance = law[x] * arrived[level, a]
-                    if chance < 1e-12:
-                        continue
-                    to = min(x - 1 + a, _QUEUE)
-                    new[to] += chance
-                    if to > high:
-                        high = to
-            top = high
-            for x in range(_QUEUE + 1):
+                    new[x - 1 + a] += law[x] * arrived[level, a]
+                high = max(high, x - 1 + likely[level])
+            for x in range(_QUEUE + 1, high + 1):
+                new[_QUEUE] += new[x]
+            top = min(high, _QUEUE)
+            for x in range(1, top + 1):
                 law[x] = new[x]
-            law[0] = 0.0
-    return 0
+    return places
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -128,15 +123,135 @@ def _arrivals(work, share, rate, law):  # type: ignore[no-untyped-def]
     return likely
 
 
-@numba.njit(cache=True)
-def _during(bursts, table, result):  # type: ignore[no-untyped-def]
-    """Sum over bursts from j of ``table[j, l - j]``, for each l."""
-    for level in range(result.size):
-        total = 0.0
-        for j in range(level + 1):
-            total += bursts[j] * table[j, level - j]
-        result[level] = total
-    return 0
+@numba.njit(cache=True, error_model="numpy")
+def _at(values, level):  # type: ignore[no-untyped-def]
+    """Value at a level that need not be whole; the last one holds beyond."""
+    last = values.size - 1
+    if level >= last:
+        return values[last]
+    low = int(level)
+    return values[low] + (level - low) * (values[low + 1] - values[low])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _solve(rate, scale, work, engine, by_load, delayed):  # type: ignore[no-untyped-def]
+    """Scale the arrival rates until their mean is ``rate``; return the fields of a batch law.
+
+    ``work``: sample of prefill times, weights, mean, mean square; ``engine``: completion rates of
+    decode, decode steps and batches by number present, saturation, share of a full instance's time
+    that prefills take; ``by_load``: factors of the rate, and shares of free arrivals, each also
+    while a prefill runs.
+    """
+    sample, share, mean_work, square = work
+    decode_rate, step_s, batches, saturation, share_full = engine
+    factor, busy_factor, free, busy_free = by_load
+    places = decode_rate.size
+    levels = places + _BEYOND + _QUEUE
+    rates, busy_rates = np.empty(levels), np.empty(levels)
+    over = np.empty((places, places + _BEYOND))
+    meets = np.empty((places, places + _BEYOND))
+    weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
+    occurring, before_at, before_wanted = 0, 0.0, 0.0
+    full_rate, full, total = 0.0, 0.0, 1.0
+    for turn in range(_SCALINGS):
+        for level in range(levels):
+            rates[level] = rate * scale * _at(factor, level + delayed)
+            busy_rates[level] = rate * scale * _at(busy_factor, level + delayed)
+        occurring = _law(sample, share, rates, busy_rates, decode_rate, weights, over, meets)
+        full_rate = (1.0 - share_full) * rates[places] + share_full * busy_rates[places]
+        spread = 1.0 - min(full_rate * mean_work, 0.995)
+        # time stopped by prefills; bursts that fill all places, and what they leave waiting
+        entry, served, total = 0.0, 0.0, 0.0
+        stopped[:], seen_busy[:] = 0.0, 0.0
+        for j in range(occurring):
+            bursts, missing = rates[j] * weights[j], places - j
+            for n in range(missing):
+                stopped[j + n] += bursts * mean_work * over[j, n]
+                seen_busy[j + n] += bursts * mean_work * meets[j, n]
+            entry += bursts * over[j, missing - 1]
+            for n in range(missing, places + _BEYOND):
+                if over[j, n] == 0.0:
+                    break
+                entry += bursts * spread * over[j, n]
+            total += weights[j]
+            served += weights[j] * decode_rate[j - 1] if j > 0 else 0.0
+        for j in range(places):
+            total += stopped[j]
+        spare = max(saturation - full_rate, 1e-6 * saturation)
+        total += entry / spare
+        full = entry / spare / total
+        served = served / total + full * saturation
+        if abs(served / rate - 1.0) < 2e-3:
+            break
+        # on logarithms, along the last two
+        wanted, at = np.log(rate / max(served, 1e-12 * rate)), np.log(scale)
+        rise = 1.0
+        if turn > 0 and at != before_at:
+            rise = (before_wanted - wanted) / (at - before_at)
+        if rise < _HELD:
+            break
+        before_at, before_wanted = at, wanted
+        scale *= np.exp(wanted / min(rise, 2.0))
+    present, tokens, seen = np.empty(places), np.zeros(places), np.empty(places)
+    made_full = min(full * saturation / rate, 1.0)
+    last, busy_time, busy_met, decoding, made = full * full_rate, 0.0, 0.0, 0.0, 0.0
+    running_met, running, found = 0.0, 0.0, 0.0
+    # arrivals while nothing prefills, while something does, as a decode meets them; free ones
+    idle_free, busy_free_met, beside_free = 0.0, 0.0, 0.0
+    for j in range(places):
+        present[j] = (weights[j] + stopped[j]) / total
+        idle = weights[j] * rates[j]
+        seen[j] = (idle + seen_busy[j]) / total
+        found += seen[j]
+        busy_time += stopped[j]
+        busy_met += seen_busy[j]
+        share_free = _at(free, j + delayed)
+        idle_free += idle * share_free
+        busy_free_met += seen_busy[j] * _at(busy_free, j + delayed + 1.0)
+        if j > 0:
+            decoding += present[j] * batches[j - 1]
+            # tokens see a batch as often as it makes them
+            tokens[j] = weights[j] * batches[j - 1] / step_s[j - 1]
+            made += tokens[j]
+            # a decode meets arrivals for as long as it runs: longer where its steps are
+            running += weights[j] * batches[j - 1]
+            running_met += idle * batches[j - 1]
+            beside_free += idle * batches[j - 1] * share_free
+    norm = max(found + last, 1e-300)
+    for j in range(places):
+        seen[j] /= norm
+        tokens[j] *= (1.0 - made_full) / max(made, 1e-300)
+    decoding += full * max(batches[places - 1] - share_full, 0.0)
+    busy_rate = busy_met / busy_time if busy_time > 0.0 else full_rate
+    busy_load = min(busy_rate * mean_work, 0.995)
+    of_all = (idle_free + busy_free_met) / max(found * total, 1e-300)
+    beside_kinds, busy_kinds = (1.0, 1.0), (1.0, 1.0)
+    if 1e-6 < of_all < 1.0 - 1e-6:
+        near = beside_free / max(running_met, 1e-300)
+        beside_kinds = ((1.0 - near) / (1.0 - of_all), near / of_all)
+        near = busy_free_met / max(busy_met, 1e-300)
+        busy_kinds = ((1.0 - near) / (1.0 - of_all), near / of_all)
+    return (
+        present,
+        full,
+        tokens,
+        made_full,
+        decoding,
+        decoding + min(rate * mean_work, 1.0),
+        busy_rate * square / (2.0 * (1.0 - busy_load)),
+        seen,
+        last / norm,
+        busy_rate,
+        full_rate,
+        running_met / max(running, 1e-300) * (1.0 - made_full) + made_full * full_rate,
+        weights[0] / total,
+        beside_kinds,
+        busy_kinds,
+        scale,
+    )
+
+
+_ALL_FREE = np.ones(1)
 
 
 def routed_batch_law(
@@ -160,112 +275,29 @@ def routed_batch_law(
     BatchLaw
     """
     work = instance.prefill_s(beside)
-    mean_work = float(work.mean())
-    decode_rate = instance.decode_completion_rps
-    places = decode_rate.size
-    sample, share = condensed(work)
-    present = np.arange(places + _BEYOND + _QUEUE, dtype=float)
-    factors = arrivals.at(present + arrivals.delayed)
-    busy_factors = arrivals.while_prefilling(present + arrivals.delayed)
+    saturation = instance.stability_rps
     # a full instance prefills for that share of the time
-    prefilling = instance.stability_rps * float(instance.prefill_s(instance.max_batch - 1.0).mean())
-    share_full = min(prefilling, 1.0)
-    over = np.zeros((places, places + _BEYOND))
-    meets = np.zeros_like(over)
-    weights, stopped, seen_busy = np.zeros(places), np.zeros(places), np.zeros(places)
-    scale, before = arrivals.scale, (0.0, 0.0)
-    for turn in range(_SCALINGS):
-        rates = rate_rps * scale * factors
-        _law(
-            sample, share, rates, rate_rps * scale * busy_factors, decode_rate, weights, over, meets
-        )
-        bursts = rates[:places] * weights
-        _during(bursts, over, stopped)
-        # bursts that fill all places, and what they leave waiting
-        missing = places - np.arange(places)
-        behind = np.array([float(over[j, m:].sum()) for j, m in enumerate(missing)])
-        reach = over[np.arange(places), missing - 1]
-        full_rate = (1.0 - share_full) * float(rates[places])
-        full_rate += share_full * rate_rps * scale * float(busy_factors[places])
-        full_load = min(full_rate * mean_work, 0.995)
-        entry = float(bursts @ (reach + (1.0 - full_load) * behind))
-        spare = max(instance.stability_rps - full_rate, 1e-6 * instance.stability_rps)
-        total = float(weights.sum() + mean_work * stopped.sum() + entry / spare)
-        full = entry / spare / total
-        served = float(weights[1:] @ decode_rate[:-1]) / total if places > 1 else 0.0
-        served += full * instance.stability_rps
-        if abs(served / rate_rps - 1.0) < 2e-3:
-            break
-        # on logarithms, along the last two
-        wanted, at = float(np.log(rate_rps / max(served, 1e-12 * rate_rps))), float(np.log(scale))
-        rise = 1.0
-        if turn > 0 and at != before[0]:
-            rise = (before[1] - wanted) / (at - before[0])
-        if rise < _HELD:
-            break
-        before = (at, wanted)
-        scale *= float(np.exp(wanted / min(rise, 2.0)))
-    stopped = mean_work * stopped
-    _during(bursts, meets, seen_busy)
-    opened = (weights + stopped) / total
-    busy_time = float(stopped.sum())
-    busy_rate = mean_work * float(seen_busy.sum()) / busy_time if busy_time > 0 else full_rate
-    batches = np.append(0.0, instance.batches[:-1])
-    decoding = float(opened @ batches)
-    decoding += full * max(instance.max_batch - share_full, 0.0)
-    busy_load = min(busy_rate * mean_work, 0.995)
-    wait = busy_rate * float((work * work).mean()) / (2 * (1 - busy_load))
-    # tokens see a batch as often as it makes them
-    step_s = np.append(1.0, instance.decode_step_s[:-1])
-    made = weights * batches / step_s
-    made_full = min(full * instance.stability_rps / rate_rps, 1.0)
-    tokens = made / max(float(made.sum()), 1e-300) * (1.0 - made_full)
-    found = (weights * rates[:places] + mean_work * seen_busy) / total
-    last = full * full_rate
-    norm = max(float(found.sum()) + last, 1e-300)
-    # a decode meets arrivals for as long as it runs: longer where its steps are
-    running = weights * batches
-    met = float(running @ rates[:places]) / max(float(running.sum()), 1e-300)
-    beside_kinds, busy_kinds = _kinds(
-        arrivals, weights * rates[:places], mean_work * seen_busy, running * rates[:places]
-    )
+    share_full = min(saturation * instance.mean_prefill_s(instance.max_batch - 1.0), 1.0)
+    free, busy_free = arrivals.free_ratio, arrivals.busy_free_ratio
+    factor, busy_factor = arrivals.factor, arrivals.busy_factor
     return BatchLaw(
-        present=opened,
-        full=full,
-        tokens=tokens,
-        tokens_full=made_full,
-        mean_decoding=decoding,
-        mean_running=decoding + min(rate_rps * mean_work, 1.0),
-        prefill_wait_s=wait,
-        seen=found / norm,
-        seen_full=last / norm,
-        busy_rate_rps=busy_rate,
-        full_rate_rps=full_rate,
-        beside_rate_rps=met * (1.0 - made_full) + made_full * full_rate,
-        idle=float(weights[0] / total),
-        arrival_scale=scale,
-        beside_kinds=beside_kinds,
-        busy_kinds=busy_kinds,
+        *_solve(
+            rate_rps,
+            arrivals.scale,
+            (*condensed(work), float(work.mean()), float(work @ work) / work.size),
+            (
+                instance.decode_completion_rps,
+                instance.decode_step_s,
+                instance.batches,
+                saturation,
+                share_full,
+            ),
+            (
+                factor,
+                factor if busy_factor is None else busy_factor,
+                _ALL_FREE if free is None else free,
+                _ALL_FREE if busy_free is None else busy_free,
+            ),
+            arrivals.delayed,
+        )
     )
-
-
-def _kinds(
-    arrivals: Arrivals, idle: FloatArray, busy: FloatArray, beside: FloatArray
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Sticky and free arrivals beside a decode, and while prefills run, ÷ those of all arrivals.
-
-    The arguments weigh arrivals by the number that decode: while none prefills, while one does, and
-    as a decoding request meets them.
-    """
-    decoding = np.arange(float(idle.size)) + arrivals.delayed
-    free = arrivals.free_at(decoding)
-    free_busy = arrivals.free_at(decoding + 1.0, prefilling=True)
-    of_all = float(idle @ free + busy @ free_busy) / max(float(idle.sum() + busy.sum()), 1e-300)
-    if not 1e-6 < of_all < 1.0 - 1e-6:
-        return (1.0, 1.0), (1.0, 1.0)
-    shares = (
-        float(weights @ ratio) / max(float(weights.sum()), 1e-300)
-        for weights, ratio in ((beside, free), (busy, free_busy))
-    )
-    first, second = (((1.0 - share) / (1.0 - of_all), share / of_all) for share in shares)
-    return first, second

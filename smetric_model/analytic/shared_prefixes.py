@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from smetric_model.analytic import _chain_kernels
-from smetric_model.analytic import _routing_kernels as kernels
+from smetric_model.analytic import _prefix_kernels as kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.routing.thresholds import FollowUp
 

@@ -1,51 +1,43 @@
-r"""Laws of what delays a decode, tabulated: work that comes beside it, or that its places allow."""
+"""Laws of what delays a decode, tabulated: work that comes beside it, or that its places allow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic import _busy_kernels, _quantile_kernels
 from smetric_model.analytic import _stall_kernels as kernels
-from smetric_model.analytic.busy_periods import BusyPeriods
-from smetric_model.analytic.queueing import DiscreteWork
+from smetric_model.analytic._stall_kernels import Table
+from smetric_model.analytic.busy_periods import BusyPeriods, circle
+from smetric_model.analytic.queueing import cumulated, damping, on_grid
 
-__all__ = ["FEWEST_PLACES", "StallLaw"]
+__all__ = ["FEWEST_PLACES", "NO_STALLS", "StallLaw", "Stalled"]
 
 _Array = NDArray[np.float64]
 
 _LEVELS = 24  # intervals, or counts, at which the law of stalls is tabulated
 _COARSER = 3.0  # a grid serves intervals that reach up to this much further than its first
+_POINTS = 1 << 10  # of the transforms; half of them are the grid
 FEWEST_PLACES = 1e-3  #: places that count as none
 
+#: a table of a law that is 1 everywhere
+NO_STALLS = Table(np.ones((4, 2)), np.ones(4), 0.0, 0.0, 1.0)
+_NEVER = Table(np.repeat([[0.0], [1.0]], 2, axis=0) * np.ones(2), np.ones(4), 0.0, 0.0, 1.0)
 
-class _Table:
-    """Laws on grids of their own at levels of a parameter, linear between levels' logarithms."""
 
-    def __init__(self, levels: _Array, laws: list[_Array], steps: list[float]):
-        self.log_first = float(np.log(levels[0]))
-        span = float(np.log(levels[-1])) - self.log_first
-        self.per_level = (levels.size - 1) / span if span > 1e-9 else 0.0
-        self.last = levels.size - 1
-        self.cdf = np.concatenate(laws)
-        self.steps = np.array(steps)
-
-    @property
-    def laws(self) -> tuple[_Array, _Array, float, float]:
-        """Values, step of each, logarithm of the first level, levels for a unit of logarithm."""
-        return self.cdf, self.steps, self.log_first, self.per_level
-
-    def place(self, parameter: _Array) -> tuple[NDArray[np.int64], _Array]:
-        """Level below each parameter, and how far it is towards the next."""
-        position = np.clip(
-            (np.log(parameter) - self.log_first) * self.per_level, 0.0, float(self.last)
-        )
-        low = np.minimum(position.astype(np.int64), max(self.last - 1, 0))
-        return low, position - low
-
-    def at(self, parameter: _Array, x_s: _Array) -> _Array:
-        return kernels.law_at(self.cdf, self.steps, *self.place(parameter), x_s)
+def _table(levels: _Array, steps: _Array, cdf: _Array) -> Table:
+    """Tabulate the laws at geometric levels, each on a grid of its own step."""
+    rows = np.empty((levels.size + 2, cdf.shape[1]))
+    rows[:-2] = cdf
+    rows[:, -1] = 1.0  # whatever lies beyond the grid
+    rows[-2:] = 1.0
+    first = float(np.log(levels[0]))
+    span = float(np.log(levels[-1])) - first
+    last = levels.size - 1.0
+    per_step = np.append(1.0 / steps, (1.0, 1.0))
+    return Table(rows, per_step, first, last / span if span > 1e-9 else 0.0, last)
 
 
 def _alike(reach: _Array) -> list[slice]:
@@ -59,8 +51,88 @@ def _alike(reach: _Array) -> list[slice]:
     return parts
 
 
+class Stalled:
+    """Requests in circumstances, each with a law of what stalls it.
+
+    Parameters
+    ----------
+    law : StallLaw
+        The laws.
+    steps, own_s, weights : ndarray, shape (n,)
+        Of each case: steps, time of its own [s], and weight.
+    log_interval, log_most : ndarray, shape (n,)
+        Logarithms of the interval whose arrivals stall it [s], and of the most prefills that its
+        places allow.
+    alone : ndarray of bool, shape (n,)
+        Which cases nobody stalls.
+    """
+
+    def __init__(
+        self,
+        law: StallLaw,
+        steps: _Array | float,
+        own_s: _Array,
+        weights: _Array,
+        log_interval: _Array,
+        log_most: _Array,
+        alone: NDArray[np.bool_],
+    ):
+        self._tables = law.arrivals, law.places
+        self._numbers = np.empty((kernels.NUMBERS, own_s.size))
+        self._starts = np.empty((2, own_s.size), np.int32)
+        self._numbers[0], self._numbers[1], self._numbers[2] = steps, own_s, weights
+        kernels.placed(self._numbers, self._starts, log_interval, log_most, alone, *self._tables)
+
+    def within(self, limit_s: float) -> float:
+        """Return the weighted mean of P(time a step <= limit).
+
+        Parameters
+        ----------
+        limit_s : float
+            Limit [s].
+        """
+        return float(kernels.stalls_within(limit_s, self._numbers, self._starts, *self._tables))
+
+    def quantiles_s(self, shares: Sequence[float], low_s: float, high_s: float) -> list[float]:
+        """Return quantiles of the time a step; ``inf`` where the law ends below a share [s].
+
+        Parameters
+        ----------
+        shares : sequence of float
+            Ascending.
+        low_s, high_s : float
+            Where the law is 0, and near 1 [s].
+        """
+        found = _quantile_kernels.stall_quantiles(
+            np.asarray(shares), low_s, high_s, self._numbers, self._starts, *self._tables
+        )
+        return [float(value) for value in found]
+
+
 class StallLaw:
-    """P(prefills beside a decode take no longer than its spare time)."""
+    """P(prefills beside a decode take no longer than its spare time).
+
+    The larger of two: the prefills that come in an interval, with all that comes meanwhile, and
+    those that its places allow.
+
+    Parameters
+    ----------
+    work_s, weights : ndarray, shape (k,)
+        Sample of the prefills that come beside a decode [s], and the weight of each.
+    rate_rps : float
+        Their rate [requests/s].
+    shortest_s, longest_s : float
+        Intervals that occur [s].
+    most_prefills : ndarray, shape (n,)
+        Prefills that the places allow beside each request.
+    meanwhile : tuple of ndarray, ndarray and float, optional
+        Sample, weights and rate of those that come while prefills run; by default the same.
+
+    Attributes
+    ----------
+    arrivals, places : Table
+        The two laws: by the interval [s], and by the count that places allow.
+    """
 
     def __init__(
         self,
@@ -73,77 +145,45 @@ class StallLaw:
         meanwhile: tuple[_Array, _Array, float] | None = None,
     ):
         mean, second = float(work_s @ weights), float((work_s * work_s) @ weights)
-        largest = float(work_s.max())
+        largest = 1.02 * float(work_s.max())
         growing, growing_weights, growth_rps = meanwhile or (work_s, weights, rate_rps)
         growth = growth_rps * float(growing @ growing_weights)
         load = min(growth, 0.995)
         scale = load / growth if load > 0 else 1.0
-        beside = rate_rps * mean
         levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
         spread = np.sqrt(rate_rps * levels * second / (1 - load) ** 3)
-        reach = np.maximum(levels * beside / (1 - load) + 8 * spread, 1.02 * largest)
-        laws, steps = [], []
-        for part in _alike(reach):
-            top = float(reach[part].max())
-            first = None if meanwhile is None else (work_s, weights, rate_rps)
-            busy = BusyPeriods(growing * scale, growing_weights, growth_rps, top, first=first)
-            laws.append(busy.delay_cdf(levels[part]))
-            steps += [busy.step_s] * len(laws[-1])
-        self.arrivals = _Table(levels, laws, steps)
-        self.places: _Table | None = None
+        reach = np.maximum(levels * (rate_rps * mean / (1 - load)) + 8 * spread, largest)
         most = np.maximum(most_prefills, FEWEST_PLACES)
         # a large pool never limits how many prefills come
-        binding = rate_rps * longest_s / (1 - load) > most - 4 * np.sqrt(most)
-        if binding.any():
+        self.binds = bool((rate_rps * longest_s / (1 - load) > most - 4 * np.sqrt(most)).any())
+        laws = 2 * _LEVELS if self.binds else _LEVELS
+        transforms = np.empty((laws, _POINTS // 2 + 1), dtype=np.complex128)
+        steps = np.empty(laws)
+        first = None if meanwhile is None else (work_s, weights, rate_rps)
+        for part in _alike(reach):
+            busy = BusyPeriods(
+                growing * scale,
+                growing_weights,
+                growth_rps,
+                float(reach[part].max()),
+                _POINTS,
+                first,
+            )
+            busy.delay_transforms(levels[part], transforms[part])
+            steps[part] = busy.step_s
+        if self.binds:
             counts = np.geomspace(float(most.min()), float(most.max()) * (1 + 1e-9), _LEVELS)
-            reach = np.maximum(counts * mean + 8 * np.sqrt(counts * second), 1.02 * largest)
-            laws, steps = [], []
+            reach = np.maximum(counts * mean + 8 * np.sqrt(counts * second), largest)
+            half = _POINTS // 2
             for part in _alike(reach):
-                law = DiscreteWork(work_s, float(reach[part].max()), weights, 1 << 11)
-                laws.append(law.sum_cdf(counts[part]))
-                steps += [law.step_s] * len(laws[-1])
-            self.places = _Table(counts, laws, steps)
-
-    def within(self, interval_s: _Array, most_prefills: _Array, spare_s: _Array) -> _Array:
-        """Return P(stalls fit); arrays of one length.
-
-        Parameters
-        ----------
-        interval_s, most_prefills, spare_s : ndarray
-            Interval whose arrivals stall, the most that its places allow, and spare time [s].
-        """
-        within = self.arrivals.at(interval_s, spare_s)
-        if self.places is not None:
-            most = np.maximum(most_prefills, FEWEST_PLACES)
-            within = np.maximum(within, self.places.at(most, spare_s))
-        return within
-
-    def mean_within(
-        self,
-        steps: _Array,
-        own_s: _Array,
-        interval_s: _Array,
-        weights: _Array,
-        most_prefills: _Array,
-    ) -> Callable[[float], float]:
-        """Return the weighted mean of P(time a step <= limit) as a function of the limit [s].
-
-        Parameters
-        ----------
-        steps, own_s, interval_s, weights, most_prefills : ndarray, shape (n,)
-            Of each case: steps, time of its own, interval whose arrivals stall it [s], weight, and
-            the most prefills that its places allow.
-        """
-        laws = (self.arrivals.cdf, self.arrivals.steps, *self.arrivals.place(interval_s))
-        most: tuple[_Array, _Array, NDArray[np.int64], _Array]
-        if self.places is None:
-            none = np.zeros(0)
-            most = (np.zeros((0, 0)), none, np.zeros(0, np.int64), none)
-        else:
-            place = self.places.place(np.maximum(most_prefills, FEWEST_PLACES))
-            most = (self.places.cdf, self.places.steps, *place)
-
-        def within(limit_s: float) -> float:
-            return float(kernels.mean_within(limit_s, steps, own_s, weights, *laws, *most))
-
-        return within
+                step = float(reach[part].max()) / half
+                pmf, _, _ = on_grid(work_s, weights, step, half - 1, half + 1)
+                _busy_kernels.sum_transforms(
+                    _busy_kernels.work_transform(pmf, circle(_POINTS)),
+                    counts[part],
+                    transforms[_LEVELS:][part],
+                )
+                steps[_LEVELS:][part] = step
+        cdf = cumulated(np.fft.irfft(transforms, n=_POINTS), damping(_POINTS), _POINTS // 2)
+        self.arrivals = _table(levels, steps[:_LEVELS], cdf[:_LEVELS])
+        self.places = _table(counts, steps[_LEVELS:], cdf[_LEVELS:]) if self.binds else _NEVER

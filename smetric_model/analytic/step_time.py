@@ -202,7 +202,8 @@ def step_groups(
     head = np.maximum(model.head_token_s * sampled, model.head_weights_s * np.minimum(sampled, 1.0))
     all_reduce = model.all_reduce_latency_s * busy + model.all_reduce_token_s * tokens
     gpu = dense + experts + attention_prefill + attention_decode + linear + head + all_reduce
-    eager = np.where(tokens > model.graph_capture_tokens, model.eager_launch_s, 0.0)
+    # (no np.where: compiled, it would make arrays of scalars)
+    eager = model.eager_launch_s * (tokens > model.graph_capture_tokens)
     launch = np.maximum(model.gap_s, eager - gpu) * busy
     return (
         dense * busy,

@@ -10,9 +10,10 @@ and, through the law of one instance, what the others may hold.  A rule turns th
     is j): leaving is much likelier where somebody is idle, and the migrant goes just there.
 
 Forms of ``compares_with = "mean"`` are inverted for the mean load at which they let ``l`` stay.
-Forms of ``"each other"`` are read on the grid of loads, once a solve; those that need a load scale
-(Bailian) are additive in the other's load and homogeneous in all loads, so that one number per
-hit, its lead in load scales, says everything.
+Forms of ``"each other"`` are read on the grid of loads, once a policy and workload; those that need
+a load scale (Bailian) are additive in the other's load and homogeneous in all loads, so that one
+number per hit, its lead in load scales, says everything.  :class:`StickRule` holds the tables,
+:func:`smetric_model.analytic._routing_kernels.stays` answers from them.
 """
 
 from __future__ import annotations
@@ -23,20 +24,24 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from smetric_model.analytic import _routing_kernels as kernels
+from smetric_model.analytic import _routing_kernels, _stay_kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.errors import SpecError
+from smetric_model.routing.policy import Policy
 from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 
-__all__ = ["Field", "Stay", "StickRule", "evicted_ratio", "rule_of"]
+__all__ = ["Field", "StickRule", "evicted_ratio", "rule_of"]
 
 FloatArray = NDArray[np.float64]
 _LEVELS_KEPT = 64  # loads worked out and kept together
+_BLOCKS_KEPT = 4  # of so many loads: tables of more are not kept
 _CELLS = 64  # of the law of unprefilled tokens up to the longest hit
+_NONE, _NO_TABLE = np.zeros(0), np.zeros((0, 0))
 
 Kind = Literal["always", "never", "mean", "each other", "scaled", "slo", "blind"]
+_Tables = tuple[FloatArray, FloatArray, FloatArray]
+_NO_TABLES: _Tables = (_NONE, _NONE, _NO_TABLE)
 
 
 class Field(NamedTuple):
@@ -64,13 +69,6 @@ class Field(NamedTuple):
     total_variance: float
 
 
-class Stay(NamedTuple):
-    """What a rule answers; see the module."""
-
-    stay: FloatArray
-    leave_at: FloatArray | None
-
-
 def evicted_ratio(cluster: RoutedCluster) -> float:
     """Share of the follow-ups whose home holds too little of their context for the policy.
 
@@ -81,15 +79,21 @@ def evicted_ratio(cluster: RoutedCluster) -> float:
     hits = cluster.follow_ups
     if hits is None:
         return 0.0
-    return float(np.mean(_evicted(cluster, hits)))
+    return float(np.mean(_evicted(cluster.policy, hits)))
 
 
-def _evicted(cluster: RoutedCluster, hits: FollowUpHits) -> NDArray[np.bool_]:
-    form = cluster.policy.threshold_form
+def _evicted(policy: Policy, hits: FollowUpHits) -> NDArray[np.bool_]:
+    form = policy.threshold_form
     least = np.asarray(hits.shared_prefix_tokens)
     if form is not None and form.min_hit_tokens is not None:
         least = form.min_hit_tokens(_seen(hits, 0.0))
     return np.asarray(hits.home_hit_tokens <= least)
+
+
+@lru_cache(maxsize=64)
+def _with_home(policy: Policy, hits: FollowUpHits) -> FollowUpHits | None:
+    """Return the follow-ups whose home holds enough; one object for equal questions."""
+    return hits.only(~_evicted(policy, hits))
 
 
 def _seen(hits: FollowUpHits, other_load: float | FloatArray, **scale: float) -> FollowUp:
@@ -124,26 +128,18 @@ class StickRule:
         Share of the follow-ups that have no home any more.
     first_turn : {"least load", "same rule", "hash", "blind"}
         How first turns are placed.
-    total_needed : ndarray, optional
-        ``mean``: least total load of the cluster at which home load l stays.
-    stays_against : ndarray, optional
-        ``each other``: P(stay | least load of the others j, home load l), shape (j, l).
-    leads : ndarray, optional
-        ``scaled``: sorted leads of the home's hit, in load scales.
+    tables : tuple of ndarray
+        Two vectors and a table, at least as long as there are loads, as of
+        :func:`~smetric_model.analytic._routing_kernels.stays`.
     scale : {"mean", "max", "minmax"}
-        ``scaled``: which scale.
-    stays : ndarray, optional
-        ``slo``: P(stay | home load l), where somebody else is within the SLO.
-    within : ndarray, optional
-        ``slo``: P(another instance at load j is within the SLO).
-    limits : ndarray of int, optional
-        ``each other``: largest home load at which each hit stays | least load of the others j,
-        shape (hits, j); below 0 where it never does.
+        ``scaled``: which load scale leads are multiples of.
     hits : FollowUpHits, optional
-        ``each other``, ``scaled``: the follow-ups that have a home, in the order of ``limits`` and
-        of ``lead_of_hit``.
+        ``each other``, ``scaled``: the follow-ups that have a home.
+    limits : ndarray of int, optional
+        ``each other``: largest home load at which each of ``hits`` stays | least load of the others
+        j, shape (hits, j); below 0 where it never does.
     lead_of_hit : ndarray, optional
-        ``scaled``: ``leads`` in that order.
+        ``scaled``: lead of each of ``hits``, in load scales.
     stays_of_hits : ndarray, optional
         ``each other`` where loads are unprefilled tokens: P(stay) of each hit at home load l,
         shape (hits, l).
@@ -153,16 +149,18 @@ class StickRule:
     instances: int
     evicted: float
     first_turn: Literal["least load", "same rule", "hash", "blind"]
-    total_needed: FloatArray | None = None
-    stays_against: FloatArray | None = None
-    leads: FloatArray | None = None
+    tables: _Tables = _NO_TABLES
     scale: str = "mean"
-    stays: FloatArray | None = None
-    within: FloatArray | None = None
-    limits: NDArray[np.int64] | None = None
     hits: FollowUpHits | None = None
+    limits: NDArray[np.int64] | None = None
     lead_of_hit: FloatArray | None = None
     stays_of_hits: FloatArray | None = None
+
+    @property
+    def code(self) -> int:
+        """How the compiled rules know it; a blind policy never asks whether one stays."""
+        name = {"scaled": f"scaled by {self.scale}", "blind": "never"}.get(self.kind, self.kind)
+        return _routing_kernels.KINDS[name]
 
     def stay_of_hits(self, field: Field) -> FloatArray | None:
         """Return the probability to stay of each of ``hits``, whatever their homes' loads are.
@@ -174,109 +172,23 @@ class StickRule:
         field : Field
             Loads.
         """
-        if self.hits is None:
-            return None
+        n = self.instances
         if self.stays_of_hits is not None:
             return np.asarray(self.stays_of_hits @ field.seen)
-        least = self._least_of_others(field)
         if self.limits is not None:
-            upto = np.append(0.0, np.cumsum(field.seen))
-            return np.asarray(upto[self.limits + 1] @ least)
+            return np.asarray(
+                _stay_kernels.stay_of_limits(self.limits, field.at_least, field.seen, n - 1)
+            )
         if self.scale != "mean" or self.lead_of_hit is None:
             return None
-        top = min(int(np.searchsorted(-field.at_least, -1e-9)) + 2, field.law.size)
-        total, variance = self._given_home(field)
         return np.asarray(
-            kernels.stay_of_leads(
+            _stay_kernels.stay_of_each_lead(
                 self.lead_of_hit,
-                total[:top] / self.instances,
-                np.sqrt(variance) / self.instances,
-                self.instances,
-                least[:top] / max(float(least[:top].sum()), 1e-300),
-                field.seen[:top] / max(float(field.seen[:top].sum()), 1e-300),
+                n,
+                (field.at_least, field.seen),
+                (field.mean, field.variance, field.total_variance),
             )
         )
-
-    def stay(self, field: Field) -> Stay:
-        """Return the probability to stay at each home load, evicted follow-ups aside.
-
-        Parameters
-        ----------
-        field : Field
-            Loads.
-        """
-        levels = field.law.size
-        if self.kind in ("always", "never", "blind"):
-            return Stay(np.full(levels, float(self.kind == "always")), None)
-        if self.kind == "mean":
-            assert self.total_needed is not None
-            return Stay(self._against_mean(field, self.total_needed), None)
-        least = self._least_of_others(field)
-        if self.kind == "slo":
-            assert self.stays is not None
-            assert self.within is not None
-            nobody = float(least @ (1 - self.within))
-            return Stay(1 - (1 - self.stays) * (1 - nobody), None)
-        if self.kind == "scaled":
-            return self._scaled(field, least)
-        assert self.stays_against is not None
-        return Stay(least @ self.stays_against, 1 - self.stays_against @ field.seen)
-
-    def _least_of_others(self, field: Field) -> FloatArray:
-        power = field.at_least ** (self.instances - 1)
-        law = power - np.append(power[1:], 0.0)
-        return np.asarray(law / law.sum())
-
-    def _given_home(self, field: Field) -> tuple[FloatArray, float]:
-        """Mean of the cluster's total given each home load, and its variance."""
-        n = self.instances
-        pull = float(np.clip(field.total_variance / max(field.variance, 1e-12), 1.0, n))
-        loads = np.arange(field.law.size)
-        mean = np.asarray(n * field.mean + pull * (loads - field.mean), dtype=np.float64)
-        variance = n * field.total_variance - pull * pull * field.variance
-        return mean, max(variance, 1e-6)
-
-    def _against_mean(self, field: Field, needed: FloatArray) -> FloatArray:
-        total, variance = self._given_home(field)
-        loads = np.arange(field.law.size)
-        others = np.maximum(total - loads, 1e-9)
-        missing = needed - loads
-        if variance > 1.0001 * others[0]:
-            size = others * others / np.maximum(variance - others, 1e-9)
-            chance = np.where(
-                variance > 1.0001 * others,
-                special.betainc(np.maximum(missing, 1e-9), size, 1 - others / variance),
-                special.gammainc(np.maximum(missing, 1e-9), others),
-            )
-        else:  # narrower than Poisson: N small, or loads far from random
-            chance = special.ndtr((others - missing + 0.5) / np.sqrt(variance))
-        return np.where(missing <= 0, 1.0, chance)
-
-    def _scaled(self, field: Field, least: FloatArray) -> Stay:
-        assert self.leads is not None
-        levels = field.law.size
-        top = min(int(np.searchsorted(-field.at_least, -1e-12)) + 2, levels)
-        if self.scale == "mean":
-            total, variance = self._given_home(field)
-            part = kernels.stay_against_mean(
-                self.leads,
-                total[:top] / self.instances,
-                np.sqrt(variance) / self.instances,
-                self.instances,
-                top,
-            )
-        else:
-            part = kernels.stay_against_largest(
-                self.leads, field.law[:top], self.instances - 1, self.scale == "minmax", top
-            )
-        # beyond the loads that occur, the last that does stands in
-        busier = float(field.seen[top:].sum())
-        at_home, last = least[:top] @ part, part[:, -1]
-        stay = np.concatenate((at_home, np.full(levels - top, min(float(at_home[-1]), 1.0))))
-        # a home no busier than anybody keeps it
-        leave = 1 - np.cumsum(field.seen)
-        leave[:top] = 1 - part @ field.seen[:top] - last * busier
-        return Stay(stay + float(least[top:].sum()), leave)
 
 
 def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
@@ -309,33 +221,58 @@ def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
         return StickRule("never", n, evicted, form.first_turn)
     if form.compares_with == "nothing":
         return StickRule("always", n, evicted, form.first_turn)
+    unit = cluster.load_unit_tokens
     if form.compares_with == "mean":
-        needed = _total_needed(form, n, levels, cluster.load_unit_tokens)
-        return StickRule("mean", n, evicted, form.first_turn, total_needed=needed)
-    hits = cluster.follow_ups
-    if hits is None:
+        needed = _total_needed(policy, n, -(-levels // _LEVELS_KEPT), unit)
+        return StickRule("mean", n, evicted, form.first_turn, (needed, _NONE, _NO_TABLE))
+    if cluster.follow_ups is None:
         raise SpecError(
             f"policy {policy.name!r} weighs hits against load, and nothing says how long hits are"
             " (a trace without block ids; from Python: follow_ups)"
         )
-    kept = hits.only(~_evicted(cluster, hits))
-    if kept is None:
+    hits = _with_home(policy, cluster.follow_ups)
+    if hits is None:
         return StickRule("never", n, 1.0, form.first_turn)
     if form.compares_with == "slo":
-        return _slo_rule(cluster, form, kept, evicted, levels)
-    return _each_other_rule(cluster, form, kept, evicted, levels)
+        at = np.arange(levels) * unit
+        stays, within = (
+            1.0 - np.searchsorted(limits, at) / limits.size for limits in _slo_limits(policy, hits)
+        )
+        return StickRule("slo", n, evicted, form.first_turn, (stays, within, _NO_TABLE))
+    if cluster.unprefilled is not None:
+        of_hits = _stays_against_bursts(cluster.unprefilled, _token_leads(policy, hits), levels)
+        # some other instance has nothing to prefill: it makes no difference which
+        table = of_hits.mean(axis=0)[None, :]
+        return StickRule(
+            "each other", n, evicted, form.first_turn, (_NONE, _NONE, table), hits=hits,
+            stays_of_hits=of_hits,
+        )  # fmt: skip
+    read = _limits_upto(policy, hits, -(-levels // _LEVELS_KEPT), unit)
+    if read is not None:
+        limits, table = read
+        return StickRule(
+            "each other", n, evicted, form.first_turn, (_NONE, _NONE, table), hits=hits,
+            limits=limits,
+        )  # fmt: skip
+    scale, leads, ordered = _leads(policy, hits)
+    return StickRule(
+        "scaled", n, evicted, form.first_turn, (ordered, _NONE, _NO_TABLE), scale, hits,
+        lead_of_hit=leads,
+    )  # fmt: skip
 
 
-def _total_needed(form: ThresholdForm, instances: int, levels: int, unit: float) -> FloatArray:
-    """Least whole total of the cluster at which each home load may stay; ``inf`` if none does."""
-    return _total_needed_upto(form, instances, -(-levels // _LEVELS_KEPT), unit)[:levels]
+def _form(policy: Policy) -> ThresholdForm:
+    form = policy.threshold_form
+    assert form is not None
+    return form
 
 
 @lru_cache(maxsize=64)
-def _total_needed_upto(form: ThresholdForm, instances: int, blocks: int, unit: float) -> FloatArray:
-    """As :func:`_total_needed`, for whole blocks of loads: all rounds ask for much the same."""
+def _total_needed(policy: Policy, instances: int, blocks: int, unit: float) -> FloatArray:
+    """Least whole total of the cluster at which each home load may stay; ``inf`` if none does."""
     levels = blocks * _LEVELS_KEPT
     loads = np.arange(levels, dtype=float)
+    form = _form(policy)
 
     def allowed(mean: FloatArray) -> NDArray[np.bool_]:
         seen = FollowUp(prompt_tokens=1.0, home_hit_tokens=1.0, mean_load=mean * unit)
@@ -351,120 +288,78 @@ def _total_needed_upto(form: ThresholdForm, instances: int, blocks: int, unit: f
     return np.where(never, np.inf, np.where(allowed(np.zeros(levels)), 0.0, needed))
 
 
-def _each_other_rule(
-    cluster: RoutedCluster,
-    form: ThresholdForm,
-    hits: FollowUpHits,
-    evicted: float,
-    levels: int,
-) -> StickRule:
-    unit = cluster.load_unit_tokens
+def _limits_upto(
+    policy: Policy, hits: FollowUpHits, blocks: int, unit: float
+) -> tuple[NDArray[np.int64], FloatArray] | None:
+    """Return what an ``each other`` rule needs of so many blocks of loads; None if it has a scale.
+
+    Largest home load at which each hit stays, by the other's; share of the hits that stay, by the
+    other's load and the home's.
+    """
+    kept = _read_limits if blocks <= _BLOCKS_KEPT else _read_limits.__wrapped__
+    return kept(policy, hits, blocks, unit)
+
+
+@lru_cache(maxsize=32)
+def _read_limits(
+    policy: Policy, hits: FollowUpHits, blocks: int, unit: float
+) -> tuple[NDArray[np.int64], FloatArray] | None:
+    levels = blocks * _LEVELS_KEPT
     loads = np.arange(levels, dtype=float)
-    if cluster.unprefilled is not None:
-        leads = np.asarray(form.home_load_limit(_seen(hits, 0.0)), dtype=float)
-        of_hits = _stays_against_bursts(cluster.unprefilled, leads, levels)
-        everybody = np.tile(of_hits.mean(axis=0), (levels, 1))
-        return StickRule(
-            "each other",
-            cluster.instances,
-            evicted,
-            form.first_turn,
-            stays_against=everybody,
-            hits=hits,
-            stays_of_hits=of_hits,
-        )
     # without a scale the form answers; with one it answers nan
-    limit = np.asarray(form.home_load_limit(_seen(hits, loads * unit))) / unit
+    limit = np.asarray(_form(policy).home_load_limit(_seen(hits, loads * unit))) / unit
     limit = np.broadcast_to(limit, (hits.prompt_tokens.size, levels))  # it may not look at hits
-    if not np.any(np.isnan(limit)):
-        allowed = np.clip(np.floor(limit * (1 + 1e-12) + 1e-9), -1, levels - 1).astype(int)
-        # allowed >= l for each hit, counted for all l at once
-        counts = np.zeros((levels, levels + 1))
-        np.add.at(counts, (np.arange(levels)[None, :], allowed + 1), 1.0)
-        stays = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][:, 1:]
-        return StickRule(
-            "each other",
-            cluster.instances,
-            evicted,
-            form.first_turn,
-            stays_against=stays / hits.prompt_tokens.size,
-            limits=allowed,
-            hits=hits,
-        )
-    scale, leads = _leads(form, hits)
-    return StickRule(
-        "scaled",
-        cluster.instances,
-        evicted,
-        form.first_turn,
-        leads=np.sort(leads),
-        scale=scale,
-        hits=hits,
-        lead_of_hit=np.asarray(leads, dtype=float),
-    )
+    if np.any(np.isnan(limit)):
+        return None
+    allowed = np.clip(np.floor(limit * (1 + 1e-12) + 1e-9), -1, levels - 1).astype(np.int64)
+    # allowed >= l for each hit, counted for all l at once
+    counts = np.zeros((levels, levels + 1))
+    np.add.at(counts, (np.arange(levels)[None, :], allowed + 1), 1.0)
+    stays = np.cumsum(counts[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    return allowed, np.ascontiguousarray(stays / hits.prompt_tokens.size)
+
+
+@lru_cache(maxsize=64)
+def _token_leads(policy: Policy, hits: FollowUpHits) -> FloatArray:
+    """Unprefilled tokens up to which each hit stays, where some other instance has none."""
+    return np.asarray(_form(policy).home_load_limit(_seen(hits, 0.0)), dtype=float)
 
 
 def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) -> FloatArray:
     """P(unprefilled tokens of l requests in flight <= lead) for each lead and l, (leads, levels).
 
-    Each adds all of its uncached tokens or nothing: a compound binomial law, on a grid.  Some other
-    instance has nothing to prefill.
+    Some other instance has nothing to prefill.
     """
-    step = max(float(leads.max()), 1.0) / (_CELLS - 2)
-    place = np.minimum(added.tokens / step, _CELLS - 1.0)
-    low = place.astype(np.int64)
-    upper = place - low
-    amounts = np.bincount(low, added.weights * (1.0 - upper), minlength=_CELLS + 1)
-    amounts = amounts + np.bincount(low + 1, added.weights * upper, minlength=_CELLS + 1)
-    one = amounts[:_CELLS] * (added.ratio / max(float(added.weights.sum()), 1e-300))
-    one[0] += 1.0 - added.ratio
-    law = np.zeros(_CELLS)
-    law[0] = 1.0
-    at = np.maximum(leads, 0.0) / step
-    below = at.astype(np.int64)
-    part = at - below
-    result = np.empty((leads.size, levels))
-    for load in range(levels):
-        upto = np.cumsum(law)
-        result[:, load] = upto[below] + part * law[np.minimum(below + 1, _CELLS - 1)]
-        law = np.convolve(law, one)[:_CELLS]
-    result[leads < 0] = 0.0
-    return np.minimum(result, 1.0)
+    return np.asarray(
+        _stay_kernels.stay_under_bursts(
+            np.asarray(added.tokens, dtype=float), added.weights, added.ratio, leads, levels, _CELLS
+        )
+    )
 
 
-def _leads(form: ThresholdForm, hits: FollowUpHits) -> tuple[str, FloatArray]:
-    """Which load scale a form divides by, and how many of them each home hit is worth."""
+@lru_cache(maxsize=64)
+def _leads(policy: Policy, hits: FollowUpHits) -> tuple[str, FloatArray, FloatArray]:
+    """Which load scale a form divides by, how many of them each home hit is worth, and sorted."""
     scales: dict[str, dict[str, float]] = {
         "mean": {"mean_load": 1.0},
         "max": {"max_load": 1.0},
         "minmax": {"max_load": 1.0, "min_load": 0.0},
     }
+    form = _form(policy)
     for name, known in scales.items():
         leads = form.home_load_limit(_seen(hits, 0.0, **known))
         if not np.any(np.isnan(leads)):
-            return name, np.broadcast_to(np.asarray(leads, float), hits.prompt_tokens.shape)
+            each = np.broadcast_to(np.asarray(leads, float), hits.prompt_tokens.shape).copy()
+            return name, each, np.sort(each)
     raise SpecError(f"threshold form {form.statement!r} depends on something else than loads")
 
 
-def _slo_rule(
-    cluster: RoutedCluster,
-    form: ThresholdForm,
-    hits: FollowUpHits,
-    evicted: float,
-    levels: int,
-) -> StickRule:
-    unit = cluster.load_unit_tokens
-    loads = np.arange(levels, dtype=float)[None, :]
-    home = form.home_load_limit(_seen(hits, 0.0))
+@lru_cache(maxsize=64)
+def _slo_limits(policy: Policy, hits: FollowUpHits) -> tuple[FloatArray, FloatArray]:
+    """Sorted unprefilled tokens at which each hit is within its SLO: at home, and elsewhere."""
+    form = _form(policy)
     bare = FollowUpHits(
         hits.prompt_tokens, np.minimum(hits.shared_prefix_tokens, hits.prompt_tokens)
     )
-    other = form.home_load_limit(_seen(bare, 0.0))
-    return StickRule(
-        "slo",
-        cluster.instances,
-        evicted,
-        form.first_turn,
-        stays=(loads * unit <= home[:, None]).mean(axis=0),
-        within=(loads * unit <= other[:, None]).mean(axis=0),
-    )
+    home, other = (np.sort(form.home_load_limit(_seen(which, 0.0))) for which in (hits, bare))
+    return home, other

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smetric_model.analytic import _chain_kernels as kernels
+from smetric_model.analytic._search_kernels import ACCEPTED, MOST_STEPS
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
 from smetric_model.analytic.routed_cluster import RoutedCluster
@@ -40,15 +41,11 @@ __all__ = ["MOST_STEPS", "LinearNoise", "Stickiness", "least_loaded_law", "stick
 FloatArray = NDArray[np.float64]
 
 _TOLERANCE = 1e-8  # what the accelerated iteration aims at
-_ACCEPTED = 1e-5  # largest residual of an answer
 _THROUGHPUT = 1e-3  # largest relative error of the throughput of an answer
-#: Length of a step towards the map's answer, points remembered, and how many steps are tried.
-_ATTEMPTS = ((0.5, 5, 40), (0.2, 5, 60), (0.08, 5, 100), (0.05, 0, 400), (0.01, 0, 800))
 #: steps that are always granted, and pairs of loads that may be compared in further ones
 _LEAST_STEPS, _MOST_PAIRS = 60, 1e8
 #: shares of the rate from which a rate is tried again that was not solved
 _NEARBY = (0.97, 0.9)
-MOST_STEPS = sum(most for _, _, most in _ATTEMPTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,51 +248,6 @@ class Stickiness:
         return np.asarray(np.clip(survival, 0.0, 1.0))
 
 
-def _solve(
-    closure: Closure, law: FloatArray, slope: float, tolerance: float, most_steps: int
-) -> tuple[State, float, int]:
-    """Find the fixed point by Anderson acceleration; also its residual and the steps taken.
-
-    The map has a slow mode (the mean load) and, where many compare with the same few levels, fast
-    ones that overshoot: shorter and shorter steps are tried, each from the best point so far.
-    """
-    scale = max(closure.follow_rate, closure.rate) * 10
-    n, size_law = closure.n, law.size
-    x = np.concatenate((law, [slope / scale], closure.start_holders() / (10 * n)))
-    best: tuple[float, State] | None = None
-    steps = 0
-    for mixing, memory, most in _ATTEMPTS:
-        points = np.empty((memory + 1, x.size))
-        changes = np.empty((memory + 1, x.size))
-        kept = 0
-        if best is not None:
-            x = best[1].point(scale, n)
-        for _ in range(min(most, most_steps - steps)):
-            steps += 1
-            state = closure.evaluate(
-                x[:size_law], float(x[size_law]) * scale, x[size_law + 1 :] * (10 * n)
-            )
-            change = state.change(scale, n)
-            size = float(np.abs(change).max())
-            if best is None or size < best[0]:
-                best = (size, state)
-            if size < tolerance:
-                return state, size, steps
-            if size > 5 * best[0]:  # the history misleads: forget it
-                kept = 0
-            if kept > memory:
-                points[:-1], changes[:-1] = points[1:].copy(), changes[1:].copy()
-                kept = memory
-            points[kept], changes[kept] = x, change
-            kept += 1
-            x = kernels.accelerated(points[:kept], changes[:kept], mixing, size_law, 0.1 / n)
-        assert best is not None
-        if best[0] < max(0.1 * _ACCEPTED, tolerance) or steps >= most_steps:
-            break
-    assert best is not None
-    return best[1], best[0], steps
-
-
 def stickiness(
     cluster: RoutedCluster,
     start: Stickiness | None = None,
@@ -341,41 +293,45 @@ def stickiness(
     if start is None:
         law = closure.start()
     else:
-        law = np.zeros(closure.levels)
-        kept = min(law.size, start.load_law.size)
-        law[:kept] = start.load_law[:kept]
-        law /= law.sum()
+        law = _resized(start.load_law, closure.levels)
         slope = start.follow_up_slope_rps
     if closure.rule.kind == "scaled":  # every load against every other, in every step
         most_steps = min(most_steps, int(_LEAST_STEPS + _MOST_PAIRS / closure.levels**2))
-    state, residual, steps = _solve(closure, law, slope, tolerance, most_steps)
-    loosened = max(tolerance / _ACCEPTED, 1.0)
-    for share in _NEARBY if residual > loosened * _ACCEPTED and start is None else ():
+    state = closure.solve(law, slope, tolerance, most_steps)
+    steps, accepted = state.steps, max(tolerance, ACCEPTED)
+    for share in _NEARBY if state.residual > accepted and start is None else ():
         # near saturation the first guess can be too far: come from a rate that is easier
         near = Closure(replace(cluster, arrival_rate_rps=share * cluster.arrival_rate_rps))
-        easier = _solve(near, near.start(), 0.0, tolerance, most_steps)[0]
-        kept = min(easier.law.size, closure.levels)
-        law = np.append(easier.law[:kept], np.zeros(closure.levels - kept))
-        found = _solve(closure, law / law.sum(), easier.slope, tolerance, most_steps)
-        steps += found[2]
-        if found[1] < residual:
-            state, residual = found[:2]
-        if residual <= loosened * _ACCEPTED:
+        easier = near.solve(near.start(), 0.0, tolerance, most_steps)
+        law = _resized(easier.field.law, closure.levels)
+        found = closure.solve(law, easier.slope, tolerance, most_steps)
+        steps += found.steps
+        if found.residual < state.residual:
+            state = found
+        if state.residual <= accepted:
             break
-    served = float(state.law[1:] @ state.completion)
-    if state.law[-1] > 1e-6 or not rate < state.completion[-1]:
+    served = float(state.field.law[1:] @ state.completion)
+    if state.field.law[-1] > 1e-6 or not rate < state.completion[-1]:
         raise saturated(cluster, float(state.completion[-1]))
-    if residual > loosened * _ACCEPTED or abs(served - rate) > loosened * _THROUGHPUT * rate:
+    throughput = _THROUGHPUT * accepted / ACCEPTED
+    if state.residual > accepted or abs(served - rate) > throughput * rate:
         raise ConvergenceError(
             f"routing mean field of {cluster.policy.name!r} at {rate:.4g} requests/s an instance:"
-            f" residual {residual:.1e} after {steps} steps, throughput off by"
-            f" {abs(served / rate - 1):.1e}; {_ACCEPTED:.0e} and {_THROUGHPUT:.0e} are accepted",
+            f" residual {state.residual:.1e} after {steps} steps, throughput off by"
+            f" {abs(served / rate - 1):.1e}; {accepted:.0e} and {throughput:.0e} are accepted",
             steps,
         )
-    return _answer(closure, state, residual, steps)
+    return _answer(closure, state, steps)
 
 
-def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stickiness:
+def _resized(law: FloatArray, levels: int) -> FloatArray:
+    """Return a law for another number of loads."""
+    kept = min(law.size, levels)
+    result = np.append(law[:kept], np.zeros(levels - kept))
+    return np.asarray(result / result.sum())
+
+
+def _answer(closure: Closure, state: State, steps: int) -> Stickiness:
     cluster, rule, field = closure.cluster, closure.rule, state.field
     n = closure.n
     shares = _shares(closure, state)
@@ -413,7 +369,7 @@ def _answer(closure: Closure, state: State, residual: float, steps: int) -> Stic
         total_variance=field.total_variance,
         resident_variance=spread,
         work_factor=float(cluster.completion_rate_rps[0] / state.completion[0]),
-        residual=residual,
+        residual=state.residual,
         iterations=steps,
         prefixes=prefixes,
         lasting_rate_variation=lasting[0],
@@ -437,7 +393,7 @@ def _lasting(closure: Closure, state: State, prefixes: PrefixHolders) -> tuple[f
     with ``a`` the probability to stay and F the free flow it receives.  The bracket over the time
     between turns is the rate at which its sessions follow.
     """
-    field, loads = state.field, closure.loads
+    field, loads = state.field, np.arange(closure.levels)
     deviation = (loads - field.mean) * field.law / field.variance
     service = state.noise.service_slope
     staying = (1 - closure.evicted) * state.stay
@@ -493,11 +449,7 @@ def _shares(closure: Closure, state: State) -> dict[str, float]:
             "return_to_previous_ratio": again,
         }
     elif n > 1:
-        field = state.field
-        # an evicted follow-up may find its old home the least loaded
-        seen = closure.seen_by_evicted(field, state.noise)
-        home = seen @ closure.sink(field.at_least, field.law, n) / n
-        moved["evicted"] = closure.evicted * (1 - min(float(home), 1.0))
+        moved["evicted"] = closure.evicted * (1 - closure.lost_home_ratio(state))
         moved["overload"] = state.leave
     moved = {name: max(value, 0.0) for name, value in moved.items()}
     stay = 1 - sum(moved.values())

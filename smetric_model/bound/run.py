@@ -261,7 +261,7 @@ def _outcome(
         notes += scale.notes
         notes.append(
             f"all requests within SLO at up to {scale.load_multiple:.3g} times the load"
-            " (sessions replicated)"
+            " (every session so many times)"
         )
     if not status <= {"optimal"}:
         notes.append("some solve gave no exact answer: the bound is valid, and weaker")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, workload_changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,11 @@ _KEYS = {
 
 @click.command("bound")
 @click.argument("scenario", required=False, type=ScenarioFile())
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Requests/s of the cluster; of --trace or --preset, by default, its own.",
+)
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
     "--global-tier-gb-per-node", type=click.FloatRange(0), help="Global tier, GB (1e9) per node."
@@ -95,14 +99,7 @@ def command(scenario: Path | None, as_json: bool, **given: Any) -> None:
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
-    changes: dict[str, Any] = {}
-    if given["trace"] is not None and given["preset"] is not None:
-        raise click.UsageError("--trace and --preset exclude each other")
-    if given["trace"] is not None:
-        changes |= {"workload.trace": str(given["trace"].resolve()), "workload.preset": None}
-        changes["workload.rate_rps"] = "trace"
-    if given["preset"] is not None:
-        changes |= {"workload.trace": None, "workload.preset": given["preset"]}
+    changes = workload_changes(given["trace"], given["preset"])
     for option, key in _KEYS.items():
         if given[option] is not None:
             changes[key] = given[option]
@@ -247,7 +244,7 @@ def _print(result: Bound) -> None:
         offered = float(problem.value_tokens.sum()) / problem.window_s
         rows.append(
             [
-                "in every window, all within SLO (sessions replicated)",
+                "in every window, all within SLO, every session so many times",
                 f"{multiple * offered:,.0f}",
                 f"{multiple * problem.size / problem.window_s:.4g}",
                 f"{multiple:.3f}",

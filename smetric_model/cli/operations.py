@@ -14,6 +14,7 @@ from smetric_model.cli.scenario_options import (
     TraceFile,
     group_changes,
     group_option,
+    workload_changes,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def _options(function: F) -> F:
         click.option("--trace", type=TraceFile(), help="Trace file."),
         click.option("--preset", help="Synthetic workload in place of a trace."),
         click.option(
-            "--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster."
+            "--rate",
+            type=click.FloatRange(0, min_open=True),
+            help="Requests/s of the cluster; of --trace or --preset, by default, its own.",
         ),
         click.option("--instances", type=click.IntRange(1), help="Instances of the cluster."),
         click.option(
@@ -72,14 +75,7 @@ def _asked(given: dict[str, Any]) -> Scenario:
     from smetric_model.datafiles import data_dir
     from smetric_model.scenario import Scenario
 
-    changes: dict[str, Any] = {}
-    if given["trace"] is not None:
-        if given["preset"] is not None:
-            raise click.UsageError("--trace and --preset exclude each other")
-        changes |= {"workload.trace": str(given["trace"].resolve()), "workload.preset": None}
-        changes["workload.rate_rps"] = "trace"
-    if given["preset"] is not None:
-        changes |= {"workload.trace": None, "workload.preset": given["preset"]}
+    changes = workload_changes(given["trace"], given["preset"])
     for option, key in (("rate", "workload.rate_rps"), ("instances", "cluster.instances")):
         if given[option] is not None:
             changes[key] = given[option]

@@ -17,6 +17,7 @@ from smetric_model.cli.scenario_options import (
     llm_changes,
     slo_changes,
     slo_options,
+    workload_changes,
 )
 
 if TYPE_CHECKING:
@@ -142,15 +143,7 @@ def command(
 
     path = scenario or data_dir() / "scenarios" / "agents-small.toml"
     written = Scenario.from_toml(path)
-    changes: dict[str, Any] = {}
-    if trace is not None and preset is not None:
-        raise click.UsageError("--trace and --preset exclude each other")
-    if preset is not None:
-        changes |= {"workload.trace": None, "workload.preset": preset}
-        changes |= {"workload.rate_rps": "trace"}
-    if trace is not None:
-        changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
-        changes |= {"workload.rate_rps": "trace"}
+    changes = workload_changes(trace, preset)
     if llm is not None:
         changes |= llm_changes(written, llm)
     for key, value in (

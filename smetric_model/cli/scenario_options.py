@@ -23,6 +23,7 @@ __all__ = [
     "llm_changes",
     "slo_changes",
     "slo_options",
+    "workload_changes",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,6 +157,32 @@ def group_changes(groups: Sequence[tuple[str, int]]) -> dict[str, Any]:
     if not groups:
         return {}
     return {"groups": [{"gpu": gpu, "instances": count} for gpu, count in groups]}
+
+
+def workload_changes(trace: Path | None, preset: str | None = None) -> dict[str, Any]:
+    """Return what ``--trace`` or ``--preset`` changes in a scenario: the workload and its own rate.
+
+    Parameters
+    ----------
+    trace : Path or None
+        File.
+    preset : str, optional
+        Name of a synthetic workload.
+
+    Raises
+    ------
+    click.UsageError
+        If both are given.
+    """
+    if trace is not None and preset is not None:
+        raise click.UsageError("--trace and --preset exclude each other")
+    if trace is None and preset is None:
+        return {}
+    return {
+        "workload.trace": None if trace is None else str(trace.resolve()),
+        "workload.preset": preset,
+        "workload.rate_rps": "trace",
+    }
 
 
 def slo_options(function: F) -> F:

@@ -17,6 +17,7 @@ from smetric_model.cli.scenario_options import (
     llm_changes,
     slo_changes,
     slo_options,
+    workload_changes,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ _RESOURCES = {
 @click.command("simulate")
 @click.argument("scenario", required=False, type=ScenarioFile())
 @click.option("--policy", help="Routing policy.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Requests/s of the cluster; of --trace or --preset, by default, its own.",
+)
 @click.option("--seed", type=click.IntRange(0), help="Seed of everything random.")
 @click.option("--trace", type=TraceFile(), help="Trace to replay.")
 @click.option("--preset", help="Synthetic workload to replay.")
@@ -271,14 +276,7 @@ def scenario_of(path: Path | None, given: dict[str, Any]) -> Scenario:
     from smetric_model.scenario import Scenario
 
     written = Scenario.from_toml(path or data_dir() / "scenarios" / "agents-small.toml")
-    changes: dict[str, Any] = {}
-    if given["trace"] is not None:
-        changes |= {"workload.trace": str(given["trace"].resolve()), "workload.preset": None}
-        changes["workload.rate_rps"] = "trace"
-    if given["preset"] is not None:
-        if given["trace"] is not None:
-            raise click.UsageError("--trace and --preset exclude each other")
-        changes |= {"workload.trace": None, "workload.preset": given["preset"]}
+    changes = workload_changes(given["trace"], given["preset"])
     if given["llm"] is not None:
         changes |= llm_changes(written, given["llm"])
     if given["prefill_instances"] is not None or given["decode_instances"] is not None:

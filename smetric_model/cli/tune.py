@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from smetric_model.cli.output import echo_json, echo_wrapped, json_option, print_table
-from smetric_model.cli.scenario_options import ScenarioFile, TraceFile
+from smetric_model.cli.scenario_options import ScenarioFile, TraceFile, workload_changes
 
 if TYPE_CHECKING:
     from smetric_model.tuning import Tuning
@@ -19,7 +19,11 @@ __all__ = ["command"]
 @click.command("tune")
 @click.argument("scenario", required=False, type=ScenarioFile())
 @click.option("--trace", type=TraceFile(), help="Trace to tune for.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests/s of the cluster.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Requests/s of the cluster; with --trace, by default its own.",
+)
 @click.option("--instances", type=click.IntRange(1), help="Instances of the cluster.")
 @click.option(
     "--loss",
@@ -66,10 +70,7 @@ def command(
     from smetric_model.tuning import tune
     from smetric_model.tuning.search import HIT_RATIOS, OVERLOADS
 
-    changes: dict[str, Any] = {}
-    if trace is not None:
-        changes |= {"workload.trace": str(trace.resolve()), "workload.preset": None}
-        changes |= {"workload.rate_rps": "trace"}
+    changes = workload_changes(trace)
     if rate is not None:
         changes["workload.rate_rps"] = rate
     if instances is not None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from smetric_model.planning.words import byte_size, number
-
-if TYPE_CHECKING:
-    from smetric_model.scenario import Scenario
 
 __all__ = ["design_name", "policy_name"]
 
@@ -56,13 +53,11 @@ _SHORT: dict[str, Callable[[Any], str]] = {
 }
 
 
-def design_name(scenario: Scenario, changes: Iterable[tuple[str, Any]]) -> str:
+def design_name(changes: Iterable[tuple[str, Any]]) -> str:
     """Return a design's name: what differs from the given one; empty where nothing does.
 
     Parameters
     ----------
-    scenario : Scenario
-        The given one.
     changes : iterable of (str, value)
         Keys in which the design differs.
     """

@@ -167,7 +167,7 @@ def _check(keys: Iterable[str]) -> None:
         if key in wanted:
             raise SpecError(f"space: {key} is no part of a design")
     try:
-        check_keys(Scenario(), wanted)
+        check_keys(wanted)
     except SpecError as error:
         raise SpecError(str(error).replace("sweep: ", "space: ")) from None
 
@@ -177,7 +177,7 @@ def _design(scenario: Scenario, values: Mapping[str, Any], names: set[str]) -> D
     changes = tuple(
         (key, value) for key, value in values.items() if not _is_given(given, key, value)
     )
-    name = design_name(scenario, changes) or GIVEN
+    name = design_name(changes) or GIVEN
     while name in names and name != GIVEN:
         name += "'"
     try:

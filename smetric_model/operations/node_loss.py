@@ -126,7 +126,7 @@ def node_loss(
     tables: dict[str, pd.DataFrame] = {}
     if seeds:
         tables["simulated"] = _simulated(asked, sizes, seeds, horizon_s, trace, progress)
-        figures += _simulated_figures(asked, tables["simulated"], sizes, horizon_s, seeds)
+        figures += _simulated_figures(tables["simulated"], sizes, horizon_s, seeds)
     notes = [
         "an instance that fails everything is idle: until the routers know"
         f" (router.detection_s = {asked.router.detection_s:g} s) policies that look at load send it"
@@ -260,7 +260,7 @@ def _simulated(
 
 
 def _simulated_figures(
-    scenario: Scenario, table: pd.DataFrame, sizes: tuple[int, int], horizon_s: float, seeds: int
+    table: pd.DataFrame, sizes: tuple[int, int], horizon_s: float, seeds: int
 ) -> list[Figure]:
     figures = []
     for name, size in zip(("", "bearing_"), sizes, strict=True):

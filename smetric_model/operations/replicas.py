@@ -107,7 +107,7 @@ def replicas_over_time(
         title="Peak of the day, and instances over time",
         figures=figures,
         words=words,
-        notes=_notes(scenario, curve, scaler),
+        notes=_notes(curve, scaler),
         tables=tables,
         elapsed_s=time.perf_counter() - started,
     )
@@ -243,7 +243,7 @@ def _simulated_words(scenario: Scenario, figures: tuple[Figure, ...]) -> tuple[s
     )
 
 
-def _notes(scenario: Scenario, curve: RateCurve, scaler: Autoscaler) -> tuple[str, ...]:
+def _notes(curve: RateCurve, scaler: Autoscaler) -> tuple[str, ...]:
     notes = [
         f"rate: {curve.source}, in intervals of {duration(curve.interval_s)}",
         "with instances come nodes, and with them global tier and interfaces; what a node that"

@@ -150,7 +150,7 @@ def router_replicas(
     return Finding(
         question="routers",
         title="Several routers, and old loads",
-        figures=_figures(asked, table, mean_load, seeds),
+        figures=_figures(table, mean_load, seeds),
         words=_words(asked, table, mean_load, seeds),
         notes=_notes(asked),
         tables={"routers": table},
@@ -230,9 +230,7 @@ def _row(outcome: Outcome) -> dict[str, float]:
     return {name: outcome.number(column) for name, column in _KEPT.items()}
 
 
-def _figures(
-    scenario: Scenario, table: pd.DataFrame, mean_load: float, seeds: int
-) -> tuple[Figure, ...]:
+def _figures(table: pd.DataFrame, mean_load: float, seeds: int) -> tuple[Figure, ...]:
     figures = [
         Figure("mean_load", "requests in flight on an instance", mean_load, "", "closed form")
     ]

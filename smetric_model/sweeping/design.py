@@ -107,15 +107,14 @@ def scenario_of(base: Scenario, point: Point) -> Scenario:
     SpecError
         If the keys or values are wrong.
     """
-    return base.replace(**dict(point.changes))
+    return base.replace(**dict(point.changes)) if point.changes else base
 
 
-def check_keys(base: Scenario, keys: Iterable[str]) -> None:
+def check_keys(keys: Iterable[str]) -> None:
     """Refuse keys that a scenario does not have.
 
     Parameters
     ----------
-    base : Scenario
     keys : iterable of str
         Dotted.
 

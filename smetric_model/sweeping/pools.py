@@ -7,6 +7,7 @@ record goes to ``keep`` as soon as it is there, also those that are there when a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,15 +18,18 @@ from typing import Any
 from smetric_model._workers import Workers
 from smetric_model.errors import SpecError
 from smetric_model.sweeping.store import Record, library_digest
-from smetric_model.sweeping.work import Task, failed, run_task
+from smetric_model.sweeping.work import Task, failed, run_task, run_tasks
 
 __all__ = ["run_here", "run_on_dask", "run_on_processes"]
 
-Tasks = Iterator[tuple[int, Task]]
+_Numbered = tuple[int, Task]
+Tasks = Iterator[_Numbered]
 Keep = Callable[[int, Record], None]
 
-#: tasks under way or waiting, for each worker
+#: tasks, or chunks of them, under way or waiting, for each worker
 _AHEAD = 2
+#: work that a process gets at once, and most tasks that it may be
+_CHUNK_S, _LARGEST = 0.1, 32
 
 
 def run_here(tasks: Tasks, keep: Keep) -> None:
@@ -59,47 +63,63 @@ def run_on_processes(tasks: Tasks, keep: Keep, jobs: int) -> None:
         more = False
         with _Pool(jobs, keep) as pool:
             try:
-                for number, task in tasks:
-                    pool.submit(number, task)
+                while chunk := list(itertools.islice(tasks, pool.chunk)):
+                    pool.submit(chunk)
                     pool.collect(_AHEAD * jobs - 1)
                 pool.collect(0)
             except BrokenProcessPool:
                 more = True
-        for number, task in pool.left:
-            with _Pool(1, keep) as alone:
-                try:
-                    alone.submit(number, task)
+        _run_alone(pool.left, keep)
+
+
+def _run_alone(left: list[_Numbered], keep: Keep) -> None:
+    """Run tasks beside which a process died one after the other, so that it is known of which."""
+    while left:
+        with _Pool(1, keep) as alone:
+            try:
+                for item in left:
+                    alone.submit([item])
                     alone.collect(0)
-                except BrokenProcessPool:
-                    died = RuntimeError("the process died: out of memory, or a crash")
-                    keep(number, failed(died) | {"error_class": "ProcessDied"})
+                return
+            except BrokenProcessPool:
+                died = RuntimeError("the process died: out of memory, or a crash")
+        ((number, _),) = alone.left
+        keep(number, failed(died) | {"error_class": "ProcessDied"})
+        left = [item for item in left if item[0] > number]
 
 
 class _Pool:
-    """Processes that do not hear interrupts, and end with the block."""
+    """Processes that do not hear interrupts, and end with the block.
+
+    Attributes
+    ----------
+    chunk : int
+        Tasks to give a process at once: so many that it is not waiting for most of the time.
+    """
 
     def __init__(self, jobs: int, keep: Keep):
         self._workers = Workers(jobs)
         self._keep = keep
-        self._pending: dict[Future[Record], tuple[int, Task]] = {}
+        self._pending: dict[Future[tuple[list[Record], float]], list[_Numbered]] = {}
+        self.chunk = 1
 
     @property
-    def left(self) -> list[tuple[int, Task]]:
-        return sorted(self._pending.values(), key=lambda item: item[0])
+    def left(self) -> list[_Numbered]:
+        return sorted(itertools.chain(*self._pending.values()), key=lambda item: item[0])
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, items: list[_Numbered]) -> None:
         # A process takes over what is blocked when it starts: an interrupt waits meanwhile.
         with _blocked_interrupts():
             try:
-                future = self._workers.executor.submit(run_task, task)
+                future = self._workers.executor.submit(run_tasks, [task for _, task in items])
             except BrokenProcessPool:
                 future = Future()
-                self._pending[future] = (number, task)
+                self._pending[future] = items
                 raise
-        self._pending[future] = (number, task)
+        self._pending[future] = items
 
     def collect(self, most: int) -> None:
-        """Keep what is done, and wait until no more than ``most`` are under way."""
+        """Keep what is done, and wait until no more than ``most`` chunks are under way."""
         while len(self._pending) > most:
             wait(self._pending, return_when=FIRST_COMPLETED)
             self._take_done()
@@ -107,16 +127,23 @@ class _Pool:
     def _take_done(self) -> None:
         broken = None
         for future in [f for f in self._pending if f.done()]:
-            number, _ = self._pending[future]
+            items = self._pending[future]
             try:
-                record = future.result()
+                records, took_s = future.result()
             except BrokenProcessPool as error:
                 broken = error
                 continue
             except Exception as error:  # it could not be sent, or its answer not be read
-                record = failed(error)
-            self._keep(number, record)
+                if len(items) > 1:  # of which of them is not known
+                    del self._pending[future]
+                    for item in items:
+                        self.submit([item])
+                    continue
+                records, took_s = [failed(error)], _CHUNK_S
+            for (number, _), record in zip(items, records, strict=True):
+                self._keep(number, record)
             del self._pending[future]
+            self.chunk = min(max(int(_CHUNK_S * len(items) / max(took_s, 1e-9)), 1), _LARGEST)
         if broken is not None:
             raise broken
 

@@ -14,7 +14,14 @@ from smetric_model.scenario import Scenario
 from smetric_model.schema import load_schema
 from smetric_model.sweeping.design import Design, Point, check_keys, points_of, scenario_of
 from smetric_model.sweeping.pools import run_here, run_on_dask, run_on_processes
-from smetric_model.sweeping.store import Record, Store, Verb, point_digest, verb_name
+from smetric_model.sweeping.store import (
+    Record,
+    Store,
+    Verb,
+    point_digest,
+    verb_digest,
+    verb_name,
+)
 from smetric_model.sweeping.work import VERBS, Task, failed
 
 if TYPE_CHECKING:
@@ -94,10 +101,14 @@ def sweep(
         raise SpecError(f"sweep: jobs = {jobs}: at least 1")
     first = next(iter(bases.values()))
     points = points_of(list(bases), over, len(verbs), _seeds(seeds, first), design)
-    check_keys(first, dict.fromkeys(key for point in points for key, _ in point.changes))
+    check_keys(dict.fromkeys(key for point in points for key, _ in point.changes))
     store = None if folder is None else Store(Path(folder))
     sent = store is not None or jobs > 1 or scheduler is not None
-    digests, ids, records = _prepared(points, bases, verbs, sent)
+    if sent:  # a function that cannot be sent or kept is refused now
+        for each in verbs:
+            verb_digest(each)
+    paths = _Paths()
+    digests, ids, records = _prepared(points, bases, verbs, paths, store is not None)
     computed_before = len(records)
     if store is not None:
         for number, digest in digests.items():
@@ -120,7 +131,7 @@ def sweep(
     def tasks() -> Iterator[tuple[int, Task]]:
         for number in todo:
             point = points[number]
-            asked = _with_paths(scenario_of(bases[point.scenario], point))
+            asked = paths.resolved(scenario_of(bases[point.scenario], point))
             yield number, Task(asked, verbs[point.verb])
 
     if progress is not None:
@@ -169,7 +180,11 @@ def _seeds(seeds: int | Iterable[int] | None, base: Scenario) -> list[int] | Non
 
 
 def _prepared(
-    points: Sequence[Point], bases: Mapping[str, Scenario], verbs: Sequence[Verb], digested: bool
+    points: Sequence[Point],
+    bases: Mapping[str, Scenario],
+    verbs: Sequence[Verb],
+    paths: _Paths,
+    digested: bool,
 ) -> tuple[dict[int, str], dict[int, str], dict[int, Record]]:
     """Digests, scenario ids, and the records of points that contradict themselves."""
     digests: dict[int, str] = {}
@@ -179,7 +194,7 @@ def _prepared(
     for number, point in enumerate(points):
         try:
             asked = scenario_of(bases[point.scenario], point)
-            _with_paths(asked)  # its files exist
+            paths.resolved(asked)  # its files exist
             ids[number] = asked.scenario_id
         except SpecError as error:
             # a value that is wrong by itself is a mistake of the sweep, found before it starts
@@ -196,21 +211,28 @@ def _prepared(
     return digests, ids, records
 
 
-def _with_paths(scenario: Scenario) -> Scenario:
-    """Scenario with its files' paths made absolute, but for those in the package's data."""
-    changes = {}
-    if scenario.workload.trace is not None:
-        changes["workload.trace"] = scenario.trace_path()
-    config = scenario.llm_config_path()
-    if config is not None:
-        changes["llm.name"] = config
-    packaged = data_dir()
-    absolute = {
-        key: str(path.resolve())
-        for key, path in changes.items()
-        if not path.resolve().is_relative_to(packaged)
-    }
-    return scenario.replace(**absolute) if absolute else scenario
+class _Paths:
+    """Where the files of a sweep's scenarios lie: looked for once."""
+
+    def __init__(self) -> None:
+        self._absolute: dict[tuple[Path | None, str | None, str], dict[str, str]] = {}
+
+    def resolved(self, scenario: Scenario) -> Scenario:
+        """Scenario with its files' paths made absolute, but for those in the package's data."""
+        written = (scenario._folder, scenario.workload.trace, scenario.llm.name)
+        if written not in self._absolute:
+            found = {}
+            if scenario.workload.trace is not None:
+                found["workload.trace"] = scenario.trace_path().resolve()
+            config = scenario.llm_config_path()
+            if config is not None:
+                found["llm.name"] = config.resolve()
+            packaged = data_dir()
+            self._absolute[written] = {
+                key: str(path) for key, path in found.items() if not path.is_relative_to(packaged)
+            }
+        absolute = self._absolute[written]
+        return scenario.replace(**absolute) if absolute else scenario
 
 
 def _frame(
@@ -262,12 +284,9 @@ def _series(values: list[Any]) -> pd.Series[Any]:
     """Series of float64 where all values are numbers or missing, else of objects."""
     import pandas as pd
 
-    numbers = all(
-        v is None or (isinstance(v, int | float) and v is not True and v is not False)
-        for v in values
-    )
+    numbers = set(map(type, values)) <= {int, float, type(None)}
     return pd.Series(values, dtype="float64" if numbers else object)
 
 
 def _number(value: Any) -> Any:
-    return float(value) if value in ("inf", "-inf") and isinstance(value, str) else value
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf") else value

@@ -19,7 +19,7 @@ from smetric_model.datafiles import data_dir
 from smetric_model.errors import SpecError
 from smetric_model.scenario import Scenario
 
-__all__ = ["Record", "Store", "library_digest", "point_digest", "verb_name"]
+__all__ = ["Record", "Store", "library_digest", "point_digest", "verb_digest", "verb_name"]
 
 #: what is kept of a point, ready for JSON: status, error_class, error, values
 Record = dict[str, Any]
@@ -141,7 +141,7 @@ def point_digest(scenario: Scenario, verb: Verb) -> str:
     config = scenario.llm_config_path()
     if config is not None:
         content["llm"]["name"] = file_digest(config)
-    whole = {"scenario": content, "verb": _verb_digest(verb), "library": library_digest(verb)}
+    whole = {"scenario": content, "verb": verb_digest(verb), "library": library_digest(verb)}
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -219,7 +219,22 @@ def verb_name(verb: Verb) -> str:
     return str(getattr(inner, "__qualname__", type(inner).__name__))
 
 
-def _verb_digest(verb: Verb) -> str:
+def verb_digest(verb: Verb) -> str:
+    """Digest of a verb: its name, or a function's pickle and source.
+
+    Parameters
+    ----------
+    verb : str or callable
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    SpecError
+        If the function cannot be sent to another process.
+    """
     if isinstance(verb, str):
         return verb
     inner = getattr(verb, "func", verb)

@@ -6,9 +6,9 @@ Traces, and what ``predict`` works out of them, are kept for the next point of t
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from smetric_model.planning import Plan
     from smetric_model.workload.trace import Trace
 
-__all__ = ["VERBS", "Task", "failed", "run_task", "shared_demand", "shared_trace"]
+__all__ = [
+    "VERBS",
+    "Task",
+    "failed",
+    "run_task",
+    "run_tasks",
+    "shared_demand",
+    "shared_trace",
+]
 
 #: errors that the same question raises again; any other is tried again by the next run
 _LASTING = (SpecError, TraceError, UnstableError, SolveError)
@@ -69,6 +77,24 @@ def run_task(task: Task) -> Record:
     return {"status": "done", "error_class": "", "error": "", "values": values, "lasting": True}
 
 
+def run_tasks(tasks: Sequence[Task]) -> tuple[list[Record], float]:
+    """Answer several points.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+
+    Returns
+    -------
+    list of dict
+        As of :func:`run_task`, in their order.
+    float
+        Time that it took [s].
+    """
+    started = time.perf_counter()
+    return [run_task(task) for task in tasks], time.perf_counter() - started
+
+
 def failed(error: BaseException, status: str = "failed") -> Record:
     """Make the record of a point without an answer.
 
@@ -94,16 +120,14 @@ def _flags(task: Task, error: UnstableError) -> dict[str, Any]:
 def _plain_row(result: Any) -> dict[str, Any]:
     """Flat row, ready for JSON, of whatever a verb returned; missing values left out."""
     if isinstance(result, Outcome):
-        row: Mapping[str, Any] = result.to_dict()
-    elif isinstance(result, Mapping):
-        row = result
-    else:
+        return {k: v for k, v in result.to_dict().items() if v is not None and v != ""}
+    if not isinstance(result, Mapping):
         raise SpecError(
             "a verb returns an Outcome or a mapping of names to values, not"
             f" {type(result).__name__}"
         )
     plain = {}
-    for key, given in row.items():
+    for key, given in result.items():
         is_scalar = hasattr(given, "item") and not isinstance(given, str)
         value = given.item() if is_scalar else given
         if isinstance(value, float) and not math.isfinite(value):
@@ -188,18 +212,15 @@ class _Held:
         return 0
 
 
-def _demand_key(scenario: Scenario) -> str:
+def _demand_key(scenario: Scenario) -> tuple[Hashable, ...]:
     """Everything that the demand depends on: not the router, and of a trace not the rate."""
-    content = scenario.to_dict()
-    work = content["workload"]
-    kept: dict[str, Any] = {key: content[key] for key in ("llm", "engine")}
     if scenario.workload.preset is not None:
-        return json.dumps(kept | {"workload": work, "seed": scenario.seed})
-    return json.dumps(kept | {"trace": _file_state(scenario)})
+        return scenario.llm, scenario.engine, scenario.workload, scenario.seed
+    return scenario.llm, scenario.engine, _file_state(scenario)
 
 
 @lru_cache(maxsize=2)
-def _demand(_key: str, held: _Held) -> Demand:
+def _demand(_key: tuple[Hashable, ...], held: _Held) -> Demand:
     from smetric_model.analytic.demand import demand_of, trace_of
 
     scenario = held.scenario

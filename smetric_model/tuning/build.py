@@ -12,7 +12,7 @@ import numpy as np
 
 from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
 from smetric_model.analytic.coverage import notes_left_out
-from smetric_model.analytic.demand import Demand, cluster_of, demand_of, trace_of
+from smetric_model.analytic.demand import Demand, cluster_of, copies_of, demand_of, trace_of
 from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
@@ -213,7 +213,7 @@ def tune(
         at_advice=situation,
         grid=grid,
         plateau=plateau(grid),
-        notes=notes_left_out(scenario, policy="smetric"),
+        notes=(*copies_of(scenario, demand), *notes_left_out(scenario, policy="smetric")),
     )
     chosen = _choice(result)
     weight = matching_hit_weight(

@@ -283,7 +283,7 @@ def common_depths(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def common_reach(parent, start, end, common, leaf, blocks, reach):  # type: ignore[no-untyped-def]
+def common_reach(parent, end, common, leaf, blocks, reach):  # type: ignore[no-untyped-def]
     """Length of each path's common prefix, given the common depth of each segment."""
     inherited = np.zeros(parent.size, np.int64)
     whole = np.zeros(parent.size, np.bool_)

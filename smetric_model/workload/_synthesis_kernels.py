@@ -126,7 +126,7 @@ def grow_tree(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def merge_chains(parent, start, end, leaf, blocks, used, stands_for, top):  # type: ignore[no-untyped-def]
+def merge_chains(parent, start, leaf, blocks, used, stands_for, top):  # type: ignore[no-untyped-def]
     """Trim segments to what the requests touch, and join those that do not part any more.
 
     Parents come before children.  On return ``used`` is the depth touched (``start`` or less: not

@@ -83,7 +83,6 @@ def common_prefix_blocks(
     reach = np.empty(len(trace), np.int64)
     _reuse_kernels.common_reach(
         tree.parent,
-        tree.start_block,
         tree.end_block,
         common,
         tree.request_segment,

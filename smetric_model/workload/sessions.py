@@ -88,7 +88,6 @@ def infer_sessions(trace: Trace) -> InferredSessions:
     common = np.empty(len(trace), np.int64)
     _reuse_kernels.common_reach(
         tree.parent,
-        tree.start_block,
         tree.end_block,
         common_segment,
         tree.request_segment,

@@ -342,7 +342,6 @@ def compact_tree(tree: PrefixTree) -> PrefixTree:
     merge_chains(
         tree.parent,
         tree.start_block,
-        tree.end_block,
         tree.request_segment,
         tree.request_blocks,
         used,

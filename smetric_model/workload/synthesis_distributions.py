@@ -221,20 +221,16 @@ class Quantiles:
         at = np.asarray(value, np.float64)
         # several shares at one value are an atom: the highest counts
         last = np.append(np.diff(values) > 0, True)
-        first = np.concatenate(([True], np.diff(values) > 0))
         if self._log():
             at, values = np.log(np.maximum(at, 1e-300)), np.log(values)
         upper = np.interp(at, values[last], shares[last])
-        lower = np.interp(at, values[first], shares[first])
         exact = np.isin(at, values)
-        inside = np.where(exact, upper, _between(at, values, shares, upper, lower))
+        inside = np.where(exact, upper, _between(at, values, shares))
         result: FloatArray = np.where(at < values[0], 0.0, np.where(at >= values[-1], 1.0, inside))
         return result
 
 
-def _between(
-    at: FloatArray, values: FloatArray, shares: FloatArray, upper: FloatArray, lower: FloatArray
-) -> FloatArray:
+def _between(at: FloatArray, values: FloatArray, shares: FloatArray) -> FloatArray:
     """Interpolate from the highest share of the value below to the lowest share of that above."""
     above = np.clip(np.searchsorted(values, at, side="right"), 1, values.size - 1)
     width = values[above] - values[above - 1]

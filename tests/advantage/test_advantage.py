@@ -60,6 +60,22 @@ def test_the_best_baseline_is_the_one_with_most_tokens_within_slo(found):
     assert found.advantage_ratio == pytest.approx(difference / rows[found.baseline])
 
 
+def test_what_several_policies_say_is_said_once(scenario, demand):
+    # crowding is a matter of these two; copies of the trace are one of all
+    asked = scenario.replace(
+        **{
+            "cluster.instances": 24,
+            "workload.preset": None,
+            "workload.trace": "medium.parquet",
+            "workload.rate_rps": 2.5 * demand.trace_rate_rps,
+        }
+    )
+    note = advantage(asked, ("bailian", "lmetric"), demand=demand).note
+    for words in ("are laid over each other", "first turns that crowd"):
+        assert note.count(words) == 1, note
+    assert "bailian, lmetric: first turns that crowd" in note
+
+
 def test_coordinates_are_those_of_the_table_and_finite(found):
     assert list(found.coordinates) == list(COORDINATES)
     assert np.isfinite(list(found.coordinates.values())).all()

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smetric_model.analytic import _tier_kernels
 from smetric_model.analytic.cluster_demand import cluster_demand
 from smetric_model.analytic.cluster_links import Links
-from smetric_model.analytic.cluster_tiers import Pace, StayRule, turns_back_weights
+from smetric_model.analytic.cluster_tiers import turns_back_weights
 from smetric_model.analytic.demand import cluster_of, demand_of
 from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.session_reuse import TURNS_BACK, session_reuse
+from smetric_model.analytic.stay_rule import Pace, StayRule
 from smetric_model.scenario import Scenario
 from smetric_model.workload.reuse import ideal_reuse
 from smetric_model.workload.trace import load_trace
@@ -178,10 +180,15 @@ def test_a_rewritten_history_ties_with_the_holders_of_its_prefix():
 @settings(max_examples=20)
 def test_sessions_that_stay_hold_prefixes_on_fewer_instances(stay):
     ages = np.geomspace(1.0, 1e4, 20)
-    kept = LOCAL._visit_s(ages, stay)
+
+    def visit_s(stay):
+        given = (stay, LOCAL.ages, LOCAL.think_within)
+        return np.array([_tier_kernels.visit_s(age, *given) for age in ages])
+
+    kept = visit_s(stay)
     assert (kept <= ages + 1e-9).all()
-    assert (kept >= LOCAL._visit_s(ages, min(stay + 0.1, 1.0)) - 1e-9).all()
-    assert LOCAL._visit_s(ages, 0.0) == pytest.approx(ages)
+    assert (kept >= visit_s(min(stay + 0.1, 1.0)) - 1e-9).all()
+    assert visit_s(0.0) == pytest.approx(ages)
 
 
 # --- links ------------------------------------------------------------------------------------

@@ -5,12 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smetric_model.analytic.imbalance import (
-    RequestWeights,
-    imbalance,
-    imbalance_columns,
-    largest_over_mean,
-)
+from smetric_model.analytic.imbalance import imbalance, imbalance_columns, largest_over_mean
+from smetric_model.analytic.request_weights import RequestWeights
 from smetric_model.analytic.returns import TurnLaw
 from smetric_model.analytic.routed_cluster import RoutedCluster
 from smetric_model.analytic.stickiness import stickiness

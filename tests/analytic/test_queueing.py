@@ -12,19 +12,20 @@ from smetric_model.analytic.busy_periods import (
     condensed,
 )
 from smetric_model.analytic.queueing import (
-    DiscreteWork,
     erlang_c,
     fitting_counts,
     number_in_system,
     state_dependent_queue,
+    waiting_law,
 )
 
 LOADS = st.floats(0.05, 0.95)
 ONE = np.array([1.0])
 
 
-def waits(law, cdf, x):
-    return law.at(cdf, np.asarray(x))
+def at(law, x):
+    cdf, step = law
+    return np.interp(x, np.arange(cdf.size) * step, cdf)
 
 
 # --- Erlang C and state-dependent service --------------------------------------------------------
@@ -95,6 +96,17 @@ def test_random_sizes_fit_as_drawn():
     assert fitting_counts(size, np.ones(size.size), 15.0, 4).size == 4
 
 
+@given(seed=st.integers(0, 1000), items=st.floats(2.0, 300.0), spread=st.floats(0.05, 1.5))
+@settings(max_examples=20)
+def test_fitting_counts_do_not_depend_on_the_cells(seed, items, spread):
+    size = np.random.default_rng(seed).lognormal(0.0, spread, 300)
+    capacity = items * size.mean()
+    given = np.minimum(size, capacity), size, capacity, 1000
+    assert fitting_counts(*given).sum() == pytest.approx(
+        fitting_counts(*given, points=1 << 14).sum(), rel=5e-4
+    )
+
+
 # --- waiting -------------------------------------------------------------------------------------
 
 
@@ -102,48 +114,40 @@ def test_random_sizes_fit_as_drawn():
 @settings(max_examples=20)
 def test_wait_mm1(load):
     share = (np.arange(4000) + 0.5) / 4000
-    law = DiscreteWork(-np.log1p(-share), 60.0 / (1 - load))
-    cdf = law.waiting_cdf(load)
+    work = -np.log1p(-share)
+    law = waiting_law(work, np.ones(work.size), load, 25.0 / (1 - load))
+    assert law[0][0] == pytest.approx(1 - load * work.mean())
     x = np.linspace(0.5, 10 / (1 - load), 20)
-    assert waits(law, cdf, x) == pytest.approx(1 - load * np.exp(-(1 - load) * x), abs=0.01)
+    assert at(law, x) == pytest.approx(1 - load * np.exp(-(1 - load) * x), abs=0.002)
 
 
 @given(load=st.floats(0.1, 0.9))
 @settings(max_examples=20)
 def test_wait_md1_is_erlangs(load):
-    law = DiscreteWork(ONE, 40.0)
-    cdf = law.waiting_cdf(load)
-    assert cdf[0] == pytest.approx(1 - load, abs=0.01)
+    law = waiting_law(ONE, ONE, load, 40.0, 1 << 13)
+    assert law[0][0] == pytest.approx(1 - load)
     for x in (0.5, 1.5, 2.5, 3.7):
         # Erlang 1909: P(W <= x) = (1-ρ) Σ_k (ρ(k-x))^k / k! e^{-ρ(k-x)}
         k = np.arange(int(x) + 1)
         factorial = np.cumprod(np.concatenate(([1.0], np.arange(1.0, k.size))))
         exact = (1 - load) * np.sum((load * (k - x)) ** k / factorial * np.exp(-load * (k - x)))
-        assert waits(law, cdf, x) == pytest.approx(exact, abs=0.01)
+        assert at(law, x) == pytest.approx(exact, abs=0.002)
 
 
 def test_wait_of_unstable_queue_never_ends():
-    assert not DiscreteWork(ONE, 10.0).waiting_cdf(1.0).any()
+    assert not waiting_law(ONE, ONE, 1.0, 10.0)[0].any()
 
 
-@given(seed=st.integers(0, 1000), mean=st.floats(0.05, 8.0))
-@settings(max_examples=10)
-def test_compound_poisson_as_drawn(seed, mean):
-    random = np.random.default_rng(seed)
-    work = random.lognormal(0.0, 1.0, 500)
-    law = DiscreteWork(work, 12 * (mean + 5 * np.sqrt(mean)) + work.max())
-    cdf = law.arrived_cdf(mean, 1.0)
-    counts = random.poisson(mean, 20_000)
-    drawn = random.choice(work, counts.sum())
-    totals = np.bincount(np.repeat(np.arange(counts.size), counts), drawn, counts.size)
-    for x in np.quantile(totals, [0.2, 0.5, 0.9]) + 0.5:
-        assert waits(law, cdf, x) == pytest.approx((totals <= x).mean(), abs=0.02)
-
-
-def test_fixed_sum_between_whole_numbers_is_a_mixture():
-    law = DiscreteWork(ONE, 10.0)
-    cdf = law.sum_cdf(2.25)
-    assert waits(law, cdf, [1.9, 2.5, 3.1]) == pytest.approx([0.0, 0.75, 1.0], abs=1e-6)
+@given(seed=st.integers(0, 1000), load=st.floats(0.05, 0.9))
+@settings(max_examples=20)
+def test_wait_in_mean_is_pollaczek_khinchines(seed, load):
+    work = np.random.default_rng(seed).lognormal(0.0, 1.0, 200)
+    weights = np.linspace(1.0, 2.0, work.size)
+    mean, second = np.average(work, weights=weights), np.average(work**2, weights=weights)
+    wait = load * second / mean / (2 * (1 - load))
+    cdf, step = waiting_law(work, weights, load / mean, 12 * wait / load + 2 * work.max(), 1 << 11)
+    beyond = 1 - cdf
+    assert step * (beyond.sum() - 0.5 * beyond[0]) == pytest.approx(wait, rel=0.01)
 
 
 # --- busy periods --------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from smetric_model.analytic import _routing_kernels as routing
 from smetric_model.analytic import _session_kernels as sessions
-from smetric_model.analytic.cluster_tiers import LEADS, Pace, StayRule, lead_of
+from smetric_model.analytic import _stay_kernels as stay_kernels
 from smetric_model.analytic.returns import TurnLaw, return_to_first_ratio
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
+from smetric_model.analytic.stay_rule import LEADS, Pace, StayRule, lead_of
 from smetric_model.analytic.stick_rules import _stays_against_bursts
 from smetric_model.analytic.stickiness import stickiness
 from smetric_model.analytic.think_times import ThinkTime
@@ -96,7 +97,7 @@ def test_bursts_of_unprefilled_tokens_by_drawing(ratio, lead, load):
 def test_leads_by_hand():
     part = routing.stay_against_mean(np.array([2.0]), np.full(6, 1.5), 1e-9, 40, 6)
     seen, least = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.1]), np.array([0.7, 0.3, 0, 0, 0, 0])
-    alone = routing.stay_of_leads(np.array([2.0, 0.0]), np.full(6, 1.5), 1e-9, 40, least, seen)
+    alone = stay_kernels.stay_of_leads(np.array([2.0, 0.0]), np.full(6, 1.5), 1e-9, 40, least, seen)
     assert alone[0] == pytest.approx(seen @ (least @ part))
     # without a lead only a home no busier than the least loaded keeps its own
     assert alone[1] == pytest.approx(0.2 + 0.2 * 0.3)

@@ -29,3 +29,11 @@ def dies_at_two(scenario):
     if scenario.cluster.instances == 2:
         os._exit(3)
     return {"count": scenario.cluster.instances}
+
+
+def dies_late(scenario):
+    """Points so quick that many are sent at once, of which one is fatal."""
+    count = scenario.cluster.instances
+    if count == 57:
+        os._exit(3)
+    return {"count": count, "process": os.getpid()}

@@ -116,6 +116,24 @@ def test_a_process_that_dies_fails_its_own_point_only():
     assert frame["error_class"][1] == "ProcessDied"
 
 
+def test_of_many_sent_at_once_one_that_dies_fails_alone():
+    base = Scenario.from_toml(SHIPPED)
+    counts = list(range(1, 101))
+    progress = []
+    frame = sweep(
+        base,
+        {"cluster.instances": counts},
+        functions.dies_late,
+        jobs=2,
+        progress=lambda done, _: progress.append(done),
+    )
+    assert list(frame["status"] == "failed") == [count == 57 for count in counts]
+    assert frame["error_class"][56] == "ProcessDied"
+    assert list(frame["count"].drop(56)) == [count for count in counts if count != 57]
+    assert frame["process"].nunique() >= 3  # two, and those that ran alone or took over
+    assert progress == list(range(len(counts) + 1))
+
+
 @given(st.sampled_from(["seed", "cluster.instances", "slo.tpot_s", "router.overload"]))
 def test_the_digest_changes_with_every_key(key):
     base = Scenario.from_toml(SHIPPED)

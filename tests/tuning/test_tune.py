@@ -337,7 +337,9 @@ def test_recomputation_costs_what_the_cluster_waits_for_one_more_token(rate: flo
     def with_less(tokens: float) -> tuple[float, float, float]:
         here = np.maximum(mixed.local - tokens, 0.0)
         instance = cluster._instance(mixed._replace(local=here))
-        routed = cluster._route(rate, instance, state.hits, state.routed)
+        routed = cluster.field.route(
+            rate, instance, state.hits, cluster.work.think_time, state.routed
+        )
         loaded = instance.at_rate(
             own,
             np.asarray(asked.slo.ttft_s(mixed.prompt), dtype=float),

@@ -1,0 +1,110 @@
+"""How the KV tiers see a router: which follow-ups stay, read off the routing mean field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from smetric_model.analytic.stay_rule import HOLDERS, LEADS, Lead, StayRule, lead_of
+
+if TYPE_CHECKING:
+    from smetric_model.analytic.cluster_tiers import LocalHits
+    from smetric_model.analytic.stickiness import Stickiness
+    from smetric_model.scenario_sections import RouterSection
+
+__all__ = ["stay_rule", "tier_rule"]
+
+#: what policies that weigh hits compare
+_LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
+
+
+def tier_rule(router: RouterSection, instances: int, stay: float) -> StayRule:
+    """Return how the tiers see a policy, given how often a follow-up with a good home stays.
+
+    Parameters
+    ----------
+    router : RouterSection
+        The scenario's section.
+    instances : int
+        N.
+    stay : float
+        Of follow-ups whose home has their context.
+    """
+    anywhere, name = 1 / instances, router.policy
+    if name in ("smetric", "smetric-slo"):
+        return StayRule(
+            stay, router.hit_ratio, router.subtract_shared_prefix, True, stay_without=anywhere
+        )
+    if name == "smetric-basic":
+        return StayRule(stay, needs_own=True, stay_without=anywhere)
+    if name in ("bailian", "lmetric", "dynamo"):
+        return StayRule(stay, needs_own=True, stay_without=anywhere, seeks_hits=True)
+    return StayRule(stay, stay_without=stay)
+
+
+def stay_rule(router: RouterSection, routed: Stickiness, hits: LocalHits) -> StayRule:
+    """Return how the tiers see the policy: who stays how often.
+
+    Parameters
+    ----------
+    router : RouterSection
+        The scenario's section.
+    routed : Stickiness
+        The mean field.
+    hits : LocalHits
+        What follow-ups found at home.
+    """
+    n = routed.cluster.instances
+    rule = _with_homes(tier_rule(router, n, _stay(routed)), routed, hits)
+    if routed.rule.kind not in ("never", "blind") and n > 1:
+        older, wins = routed.older_wins, routed.home_wins(HOLDERS)
+        rule = replace(rule, older_wins=older, home_wins=wins)
+        if rule.seeks_hits:
+            rule = replace(rule, stay_without=float(wins[-1]))
+    seen, kind = routed.rule.hits, _LEADS.get(router.policy)
+    if routed.stay_of_hits is None or seen is None or kind is None:
+        return rule
+    lead = lead_of(
+        kind,
+        np.asarray(seen.prompt_tokens, dtype=float),
+        np.asarray(seen.home_hit_tokens, dtype=float),
+        np.asarray(seen.shared_prefix_tokens, dtype=float),
+    )
+    order = np.argsort(lead, kind="stable")
+    lead, stays = lead[order], routed.stay_of_hits[order]
+    above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+    longest = max(float(lead[-1]), 1e-9)
+    at = np.linspace(0.0, longest, LEADS)
+    return replace(
+        rule,
+        stay_of_leads=np.interp(at, lead, stays),
+        stay_above_leads=np.interp(at, lead, above),
+        lead=kind,
+        longest_lead=longest,
+    )
+
+
+def _with_homes(rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
+    """Tell the tiers how often a follow-up without a home goes there all the same."""
+    lost = min(hits.refused, 1.0)
+    guards = rule.needs_own or rule.least_hit_ratio is not None
+    if not guards or routed.cluster.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
+        return rule
+    back = 1.0 - routed.migrated_evicted_ratio / lost
+    if not np.isfinite(back):
+        return rule
+    return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
+
+
+def _stay(routed: Stickiness) -> float:
+    """How often a follow-up stays whose home has its context."""
+    if routed.cluster.instances == 1:
+        return 1.0
+    previous = routed.return_to_previous_ratio
+    if not np.isfinite(previous):
+        return 0.0
+    if routed.rule.kind in ("never", "blind") or routed.rule.first_turn == "hash":
+        return float(previous)
+    return float(routed.follow_up_load_law @ routed.stay_given_load)
