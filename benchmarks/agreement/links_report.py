@@ -147,7 +147,42 @@ def report(points: list[Any]) -> str:
         for text, numbers in groups.items():
             higher, lower, same = moves(said, numbers, column)
             out.append(f"| {column}, {text} | {higher} | {lower} | {same} |")
+    out += ["", "## Lost, of the best OVERLOAD of the line (median, mean, largest, %)", ""]
+    out += ["| OVERLOAD | slow | fast |", "|" + "---|" * 3]
+    by_variant = {name: regrets(name) for name in (SLOW, FAST)}
+    for choice in by_variant[SLOW]:
+        cells = [100 * np.array(by_variant[name][choice]) for name in (SLOW, FAST)]
+        out.append(
+            f"| {choice} | "
+            + " | ".join(f"{np.median(c):.1f}, {np.mean(c):.1f}, {max(c):.1f}" for c in cells)
+            + " |"
+        )
     return "\n".join(out)
+
+
+def regrets(name: str) -> dict[str, list[float]]:
+    """Return what choices of OVERLOAD lose on a variant, of the best of the line, by pair.
+
+    Parameters
+    ----------
+    name : str
+        The variant.
+    """
+    simulated, _ = study.grids(LINES)
+    said = tuned()
+    found: dict[str, list[float]] = {}
+    for number in sorted({n for n, _ in simulated}):
+        row = said.loc[(number, name)]
+        hit_ratio = study.CONSTANT[1]
+        choices = {
+            "`tune`": float(row["overload"]),
+            "closed form alone": study.nearest(float(row["social_overload"]), hit_ratio)[0],
+        }
+        choices |= {f"{overload:g}": overload for overload in study.OVERLOADS}
+        for choice, overload in choices.items():
+            lost = study.regret_of(simulated[number, name], (overload, hit_ratio)).regret
+            found.setdefault(choice, []).append(lost)
+    return found
 
 
 def moves(said: pd.DataFrame, numbers: list[int], column: str) -> tuple[int, int, int]:
