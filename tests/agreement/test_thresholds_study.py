@@ -19,16 +19,18 @@ def study() -> Any:
     sys.path.insert(0, str(STUDY))
     try:
         import design
+        import hit_ratio_loss
         import links_report
         import thresholds_links
         import thresholds_report
 
-        yield design, thresholds_report, thresholds_links, links_report
+        yield design, thresholds_report, thresholds_links, links_report, hit_ratio_loss
     finally:
         sys.path.remove(str(STUDY))
         for name in ("design", "links_report", "run", "thresholds", "thresholds_links"):
             sys.modules.pop(name, None)
-        sys.modules.pop("thresholds_report", None)
+        for name in ("thresholds_report", "hit_ratio_loss"):
+            sys.modules.pop(name, None)
 
 
 def test_every_case_has_a_best_and_a_worst_pair_that_differ(study: Any) -> None:
@@ -85,7 +87,7 @@ def test_longer_histories_lean_towards_leaving_late(study: Any) -> None:
 
 
 def test_pairs_of_links_are_what_the_seed_draws(study: Any) -> None:
-    design, _, links, report = study
+    design, _, links, report = study[:4]
     drawn = {point.number: point for point in links.drawn()}
     points = design.load(report.NAME)
     assert len(points) == links.PAIRS
@@ -146,8 +148,52 @@ def test_overload_falls_with_link_speed(study: Any) -> None:
 
 
 def test_report_of_the_pairs_counts_what_the_rows_say(study: Any) -> None:
-    design, _, _, report = study
+    design, _, _, report = study[:4]
     text = report.report(design.load(report.NAME))
     told = sum(turn.tells for turn in report.turns("tokens within SLO").values())
     assert f"| tokens within SLO, all | 20 | {told} | {told} | 0 |" in text
     assert text.count("| yes | +") + text.count("| no | +") + text.count("| no | -") == 20
+
+
+def test_shares_of_instances(study: Any) -> None:
+    loss = study[4]
+    table = pd.DataFrame({"arrival_s": [5.0, 6.0, 7.0, 310.0], "instance": [0, 0, 1, 1]})
+    # 2 and 1 of 3 over two instances; then all of one
+    assert loss.shares(table, np.ones(4), 2) == pytest.approx([4 / 3, 4 / 3, 2 / 3, 2.0])
+    assert loss.shares(table, np.array([1.0, 0.0, 3.0, 1.0]), 2) == pytest.approx(
+        [0.5, 0.5, 1.5, 2]
+    )
+
+
+def test_a_difference_is_split_into_its_parts(study: Any) -> None:
+    loss = study[4]
+
+    def requests(crowded: int, missed_calm: float, missed_crowded: float) -> pd.DataFrame:
+        got = np.where(np.arange(100) < crowded, 2.0, 1.0)
+        missed = np.where(got > 1.5, missed_crowded, missed_calm)
+        return pd.DataFrame({"got": got, "tokens": np.ones(100), "missed": missed})
+
+    base = requests(20, 0.1, 0.5)
+    total, part = loss.split(requests(60, 0.1, 0.5), base, "got")  # only more of them crowded
+    assert total == pytest.approx(0.4 * 0.4)
+    assert part == pytest.approx(total)
+    total, part = loss.split(requests(20, 0.2, 0.6), base, "got")  # only more misses everywhere
+    assert total == pytest.approx(0.1)
+    assert part == pytest.approx(0.0)
+    # where only one of them has requests, all is due to the distribution
+    total, part = loss.split(requests(20, 0.1, 0.5), requests(0, 0.1, 0.5), "got")
+    assert (total, part) == pytest.approx((0.08, 0.08))
+
+
+def test_cases_that_lose_most_beyond_the_prediction(study: Any) -> None:
+    report, loss = study[1], study[4]
+    simulated, predicted = report.grids()
+
+    def beyond(number: int, overload: float) -> float:
+        grid, said = simulated[number, "base"], predicted[number, "base"]
+        kept = grid[overload, 0.0].mean() / grid[overload, 0.5].mean()
+        return float(said[overload, 0.0] / said[overload, 0.5] - kept)
+
+    gaps = [beyond(*case) for case in loss.cases(8)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 0.1
