@@ -1,6 +1,7 @@
 """Compiled transforms of busy periods and of sums of works, at all points side by side.
 
-Real and imaginary parts lie apart, in two rows, so that the loops over points are vectors.
+Real and imaginary parts lie apart, in two rows, so that the loops over points are vectors; loops
+stand in place of array expressions, which take numba several times as long to compile.
 """
 
 from __future__ import annotations
@@ -8,21 +9,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["busy_transform", "delay_transforms", "sum_transforms", "work_transform"]
+__all__ = ["delay_transforms", "sum_transforms"]
 
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
 _TERMS = 9  # of the series of an exponential
 _SMALL = 0.25  # argument at which so many terms are exact
-_SETTLED = 1e-4  # change at which a step of Newton's is the last: it leaves about its square
+_NOTHING = -30.0  # exponent of what is left out
+_SETTLED = 3e-4  # change at which a step of Newton's is the last: it leaves about its square
 _MOST = 10  # steps of Newton's
-_CAREFUL, _MANY = 12, 52  # where those lead astray: plain iterations first, and steps in all
+_CAREFUL, _MANY = 22, 70  # where those lead astray: plain iterations up to here, and steps in all
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
-def _exponential(power, result):  # type: ignore[no-untyped-def]
-    """``e^v``: the series of ``v / 2^k``, squared k times."""
+def _exponential(power, size, result):  # type: ignore[no-untyped-def]
+    """``e^v`` of the first few: the series of ``v / 2^k``, squared k times."""
     most = 0.0
-    for i in range(power.shape[1]):
+    for i in range(size):
         most = max(most, abs(power[0, i]) + abs(power[1, i]))
     squares = 0
     while most > _SMALL:
@@ -30,63 +32,63 @@ def _exponential(power, result):  # type: ignore[no-untyped-def]
         squares += 1
     scale = 0.5**squares
     real, imaginary = result[0], result[1]
-    for i in range(real.size):
+    for i in range(size):
         x, y = power[0, i] * scale, power[1, i] * scale
         a, b = 1.0, 0.0
         for k in range(_TERMS, 0, -1):
             a, b = 1.0 + (a * x - b * y) * (1.0 / k), (a * y + b * x) * (1.0 / k)
         real[i], imaginary[i] = a, b
     for _ in range(squares):
-        for i in range(real.size):
+        for i in range(size):
             a, b = real[i], imaginary[i]
             real[i], imaginary[i] = a * a - b * b, 2.0 * a * b
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
-def _times(left, right):  # type: ignore[no-untyped-def]
-    """Product of complex numbers, in place of the first."""
-    lr, li, rr, ri = left[0], left[1], right[0], right[1]
+def _times(left, right, result):  # type: ignore[no-untyped-def]
+    """Product of complex numbers; the result may be one of them."""
+    lr, li, rr, ri, pr, pi = left[0], left[1], right[0], right[1], result[0], result[1]
     for i in range(lr.size):
-        a, b = lr[i], li[i]
-        lr[i], li[i] = a * rr[i] - b * ri[i], a * ri[i] + b * rr[i]
+        a, b, c, d = lr[i], li[i], rr[i], ri[i]
+        pr[i], pi[i] = a * c - b * d, a * d + b * c
 
 
 @njit(cache=True, error_model="numpy")
 def _squares(x, most):  # type: ignore[no-untyped-def]
-    """``x, x^2, x^4, …`` up to a power."""
+    """``x, x^2, x^4, …`` up to a power, shape (bits, 2, n)."""
     bits = 1
     while most >> bits:
         bits += 1
-    squares = np.empty((bits, *x.shape))
-    squares[0] = x
+    squares = np.empty((bits, 2, x.shape[1]))
+    for i in range(x.shape[1]):
+        squares[0, 0, i], squares[0, 1, i] = x[0, i], x[1, i]
     for bit in range(1, bits):
-        squares[bit] = squares[bit - 1]
-        _times(squares[bit], squares[bit - 1])
+        _times(squares[bit - 1], squares[bit - 1], squares[bit])
     return squares
-
-
-@njit(cache=True, error_model="numpy")
-def _raised(law, squares, power):  # type: ignore[no-untyped-def]
-    """Multiply a law by a power of what the squares are of, in place."""
-    for bit in range(squares.shape[0]):
-        if power >> bit & 1:
-            _times(law, squares[bit])
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
 def _series(pmf, x, value, weighted):  # type: ignore[no-untyped-def]
     """Sum of ``m x^k``, and of ``k m x^k``, over the powers ``k``."""
-    places = np.flatnonzero(pmf)
-    gaps = places.copy()
-    gaps[1:] -= places[:-1]
-    squares = _squares(x, gaps.max())
-    power = np.zeros(x.shape)
-    power[0] = 1.0
-    value[:] = 0.0
-    weighted[:] = 0.0
+    largest, before = 1, 0
+    for place in range(pmf.size):
+        if pmf[place] != 0.0:
+            largest, before = max(largest, place - before), place
+    squares = _squares(x, largest)
+    power = np.empty((2, x.shape[1]))
     pr, pi, vr, vi, wr, wi = power[0], power[1], value[0], value[1], weighted[0], weighted[1]
-    for gap, place in zip(gaps, places):  # noqa: B905 (numba knows no strict)
-        _raised(power, squares, gap)
+    for i in range(pr.size):
+        pr[i] = 1.0
+        pi[i] = vr[i] = vi[i] = wr[i] = wi[i] = 0.0
+    before = 0
+    for place in range(pmf.size):
+        if pmf[place] == 0.0:
+            continue
+        gap = place - before
+        before = place
+        for bit in range(squares.shape[0]):
+            if gap >> bit & 1:
+                _times(power, squares[bit], power)
         share, moment = pmf[place], pmf[place] * place
         for i in range(pr.size):
             vr[i] += share * pr[i]
@@ -96,94 +98,69 @@ def _series(pmf, x, value, weighted):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
-def _shifted(busy, rate, z, x):  # type: ignore[no-untyped-def]
-    """``x = z e^{λ h (B - 1)}``, ``rate`` being λ h."""
-    power = np.empty(busy.shape)
-    for i in range(busy.shape[1]):
-        power[0, i] = rate * (busy[0, i] - 1.0)
-        power[1, i] = rate * busy[1, i]
-    _exponential(power, x)
-    _times(x, z)
+def delay_transforms(pmf, first, rate, z, arrivals, result):  # type: ignore[no-untyped-def]
+    """Write the transforms ``e^{a (B - 1)}`` of the laws of delays.
 
-
-@njit(cache=True, error_model="numpy")
-def _solve(pmf, z, rate, plain, most, busy):  # type: ignore[no-untyped-def]
-    """Iterate ``B = F(z e^{λ h (B - 1)})``; returns whether all came to rest within the circle."""
-    x, value, weighted = np.empty(z.shape), np.empty(z.shape), np.empty(z.shape)
-    busy[:] = 0.0
-    for turn in range(most):
-        _shifted(busy, rate, z, x)
-        _series(pmf, x, value, weighted)
+    Parameters
+    ----------
+    pmf : ndarray, shape (m,)
+        Law of the works on a grid, that of what comes meanwhile.
+    first : ndarray, shape (m,) or (0,)
+        The same for those that interrupt; empty where they are no others.
+    rate : float
+        Arrivals meanwhile during a step of the grid, λ h.
+    z : ndarray, shape (2, n)
+        Where, inside the unit circle.
+    arrivals : ndarray, shape (k,)
+        Mean number of interruptions, ``a``, of each law.
+    result : ndarray of complex, shape (k, n)
+        Filled in.
+    """
+    size = z.shape[1]
+    power, x = np.empty((2, size)), np.empty((2, size))
+    value, weighted = np.empty((2, size)), np.empty((2, size))
+    busy = np.zeros((2, size))
+    settled, careful = False, False
+    for turn in range(_MANY):
+        # x = z e^{λ h (B - 1)}, and B = F(x)
+        for i in range(size):
+            power[0, i], power[1, i] = rate * (busy[0, i] - 1.0), rate * busy[1, i]
+        _exponential(power, size, x)
+        _times(x, z, x)
+        _series(first if settled else pmf, x, value, weighted)
+        if settled:
+            break
         change, largest = 0.0, 0.0
-        for i in range(z.shape[1]):
+        newton = not careful or turn >= _CAREFUL
+        for i in range(size):
             error = complex(busy[0, i] - value[0, i], busy[1, i] - value[1, i])
-            if turn >= plain:
+            if newton:
                 error /= 1.0 - rate * complex(weighted[0, i], weighted[1, i])
             busy[0, i] -= error.real
             busy[1, i] -= error.imag
             change = max(change, abs(error.real) + abs(error.imag))
             largest = max(largest, busy[0, i] ** 2 + busy[1, i] ** 2)
-        if turn >= plain and change < _SETTLED:
-            return largest <= 1.0 + 1e-6
-    return False
-
-
-@njit(cache=True, error_model="numpy")
-def busy_transform(pmf, rate, z):  # type: ignore[no-untyped-def]
-    """Return the generating function of a busy period at points inside the circle.
-
-    Parameters
-    ----------
-    pmf : ndarray, shape (m,)
-        Law of the works on a grid.
-    rate : float
-        Arrivals during a step of the grid, λ h.
-    z : ndarray, shape (2, n)
-        Where.
-
-    Returns
-    -------
-    busy, x : ndarray, shape (2, n)
-        ``B(z) = F(x)``, and ``x = z e^{-λ h (1 - B)}``.
-    """
-    busy, x = np.empty(z.shape), np.empty(z.shape)
-    if not _solve(pmf, z, rate, 0, _MOST, busy):
-        # plain iteration contracts and keeps inside the unit circle; Newton finishes
-        _solve(pmf, z, rate, _CAREFUL, _MANY, busy)
-    _shifted(busy, rate, z, x)
-    return busy, x
-
-
-@njit(cache=True, error_model="numpy")
-def work_transform(pmf, x):  # type: ignore[no-untyped-def]
-    """Return the generating function of a law on a grid at some points, shape (2, n)."""
-    value = np.empty(x.shape)
-    _series(pmf, x, value, np.empty(x.shape))
-    return value
-
-
-@njit(cache=True, error_model="numpy", fastmath=_FAST)
-def delay_transforms(arrivals, busy, result):  # type: ignore[no-untyped-def]
-    """Write the transforms ``e^{a (B - 1)}`` of the laws of delays.
-
-    Parameters
-    ----------
-    arrivals : ndarray, shape (k,)
-        Mean number of interruptions, ``a``, of each.
-    busy : ndarray, shape (2, n)
-        B.
-    result : ndarray of complex, shape (k, n)
-        Filled in.
-    """
-    power, law = np.empty(busy.shape), np.empty(busy.shape)
-    real, imaginary = law[0], law[1]
+        settled = newton and change < _SETTLED and (careful or largest <= 1.0 + 1e-6)
+        if not settled and not careful and turn == _MOST - 1:
+            # plain iteration contracts and keeps inside the unit circle; Newton finishes
+            careful = True
+            for i in range(size):
+                busy[0, i] = busy[1, i] = 0.0
+        if settled and not first.size:
+            value = busy
+            break
     for level in range(arrivals.size):
-        for i in range(real.size):
-            power[0, i] = arrivals[level] * (busy[0, i] - 1.0)
-            power[1, i] = arrivals[level] * busy[1, i]
-        _exponential(power, law)
-        for i in range(real.size):
-            result[level, i] = complex(real[i], imaginary[i])
+        for i in range(size):
+            power[0, i] = arrivals[level] * (value[0, i] - 1.0)
+            power[1, i] = arrivals[level] * value[1, i]
+        end = size
+        while end > 1 and power[0, end - 1] < _NOTHING:
+            end -= 1
+        _exponential(power, end, x)
+        for i in range(end):
+            result[level, i] = complex(x[0, i], x[1, i])
+        for i in range(end, size):
+            result[level, i] = 0.0
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
@@ -200,18 +177,20 @@ def sum_transforms(work, counts, result):  # type: ignore[no-untyped-def]
         Filled in.
     """
     squares = _squares(work, int(counts[-1]))
-    law, part = np.zeros(work.shape), np.empty(work.shape)
-    law[0] = 1.0
-    real, imaginary = part[0], part[1]
+    size = work.shape[1]
+    law, part = np.empty((2, size)), np.empty((2, size))
+    for i in range(size):
+        law[0, i], law[1, i] = 1.0, 0.0
     before = 0
     for level in range(counts.size):
         whole = int(counts[level])
         share = counts[level] - whole
-        _raised(law, squares, whole - before)
+        for bit in range(squares.shape[0]):
+            if (whole - before) >> bit & 1:
+                _times(law, squares[bit], law)
         before = whole
-        for i in range(real.size):
-            real[i] = 1.0 - share + share * work[0, i]
-            imaginary[i] = share * work[1, i]
-        _times(part, law)
-        for i in range(real.size):
-            result[level, i] = complex(real[i], imaginary[i])
+        for i in range(size):
+            part[0, i], part[1, i] = 1.0 - share + share * work[0, i], share * work[1, i]
+        _times(part, law, part)
+        for i in range(size):
+            result[level, i] = complex(part[0, i], part[1, i])

@@ -12,7 +12,7 @@ from numba import njit
 
 from smetric_model.analytic._step_kernels import VERSION, one_prefill, one_step
 
-__all__ = ["residence", "tables"]
+__all__ = ["own_prefills", "residence", "tables"]
 
 _SOLVES = 20  # of the batch that fills the pool
 _BATCHES = 6  # at which prefills beside decodes are tabulated
@@ -133,3 +133,26 @@ def _kernels(version: int) -> tuple[Any, Any]:
 
 
 residence, tables = _kernels(VERSION)
+
+
+@njit(cache=True, error_model="numpy")
+def own_prefills(new, grid, table, batches, without_s, budget):  # type: ignore[no-untyped-def]
+    """Time of the steps that carry each request's prefill in batches; shape (batches, n).
+
+    ``without_s``: a step of the others alone.
+    """
+    times = np.empty((batches.size, new.size))
+    for b in range(batches.size):
+        decodes = batches[b] - 1.0
+        row = 0
+        while row + 2 < grid.size and grid[row + 1] < decodes:
+            row += 1
+        above = min(row + 1, grid.size - 1)
+        share = 0.0
+        if above > row:
+            share = min(max((decodes - grid[row]) / (grid[above] - grid[row]), 0.0), 1.0)
+        chunk = max(budget - decodes, 1.0)
+        for i in range(new.size):
+            marginal = (1.0 - share) * table[row, i] + share * table[above, i]
+            times[b, i] = marginal + np.ceil(new[i] / chunk) * without_s[b]
+    return times

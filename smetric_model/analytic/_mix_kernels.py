@@ -69,14 +69,14 @@ def _strata(new, weight, strata, stratum):  # type: ignore[no-untyped-def]
 
     Kinds are counted in narrow cells, and sorted only in those that a border crosses.
     """
-    keys = np.maximum(new, 1.0).view(np.int64)
-    total, last = 0.0, 0
+    bits = new.view(np.int64)
+    total, last = 0.0, _ONE << _SHIFT
     for k in range(new.size):
         total += max(weight[k], 0.0)
-        last = max(last, keys[k])
+        last = max(last, bits[k])
     upto = np.zeros((last >> _SHIFT) - _ONE + 2)
     for k in range(new.size):
-        upto[(keys[k] >> _SHIFT) - _ONE + 1] += max(weight[k], 0.0)
+        upto[max((bits[k] >> _SHIFT) - _ONE, 0) + 1] += max(weight[k], 0.0)
     per_weight = strata / total
     cell_stratum = np.empty(upto.size - 1, np.int64)
     crossed = 0
@@ -90,88 +90,87 @@ def _strata(new, weight, strata, stratum):  # type: ignore[no-untyped-def]
     cells, sizes = np.empty(crossed + 1, np.int64), np.zeros(crossed + 2, np.int64)
     chosen, found = np.empty(new.size, np.int64), 0
     for k in range(new.size):
-        if weight[k] > 0.0:
-            cell = (keys[k] >> _SHIFT) - _ONE
-            stratum[k] = cell_stratum[cell]
-            if stratum[k] < 0:
-                cells[-stratum[k]] = cell
-                sizes[1 - stratum[k]] += 1
-                chosen[found] = k
-                found += 1
-    begins = np.cumsum(sizes)
-    kinds, place = np.empty(found, np.int64), begins.copy()
+        cell = max((bits[k] >> _SHIFT) - _ONE, 0)
+        stratum[k] = cell_stratum[cell]
+        if stratum[k] < 0:
+            cells[-stratum[k]] = cell
+            sizes[1 - stratum[k]] += 1
+            chosen[found] = k
+            found += 1
+    for i in range(crossed + 1):
+        sizes[i + 1] += sizes[i]
+    kinds, ends = np.empty(found, np.int64), sizes
     for i in range(found):
         cell = -stratum[chosen[i]]
-        kinds[place[cell]] = chosen[i]
-        place[cell] += 1
+        kinds[ends[cell]] = chosen[i]
+        ends[cell] += 1
+    start = 0
     for i in range(1, crossed + 1):
-        _sort(kinds, begins[i], begins[i + 1], new)
+        _sort(kinds, start, ends[i], new)
         passed = upto[cells[i]]
-        for j in range(begins[i], begins[i + 1]):
+        for j in range(start, ends[i]):
             passed += weight[kinds[j]]
             s = min(max(int(passed * per_weight - 1e-9), 0), strata - 1)
             stratum[kinds[j]] = s
+        start = ends[i]
     return total
 
 
 @njit(cache=True, error_model="numpy")
-def pick(new, by_output, output_rank, weight, strata, targets, kinds, scale):  # type: ignore[no-untyped-def]
+def pick(  # type: ignore[no-untyped-def]
+    new, by_output, output_rank, weight, strata, targets, kinds, scale
+):
     """Pick kinds from equal strata of uncached tokens, in each at even steps through its outputs.
 
-    ``by_output``: order of the kinds by ``output_rank``, equal ones by place; they are gone through
-    by their uncached tokens.  ``targets``: in ascending order in (0, 1).  Fills ``kinds``, and
-    ``scale``: the mean of each one's stratum ÷ that of those picked from it.  Returns the mean of
-    all.
+    ``by_output``: order of the kinds by ``output_rank``, equal ones by place; those of a stratum
+    are gone through by their uncached tokens.  ``targets``: in ascending order in (0, 1).  Fills
+    ``kinds``, and ``scale``: the mean of each one's stratum ÷ that of those picked from it.
+    Returns the mean of all.
     """
     stratum = np.empty(new.size, np.int64)
     total = _strata(new, weight, strata, stratum)
+    place = np.zeros(strata + 1, np.int64)
     size, mean = np.zeros(strata), np.zeros(strata)
-    for k in range(new.size):
-        if weight[k] > 0.0:
-            size[stratum[k]] += weight[k]
-            mean[stratum[k]] += weight[k] * new[k]
-    # the steps that fall into each stratum, and how far through it they are
-    ends, following = np.empty(strata, np.int64), np.empty(strata, np.int64)
-    reached, latest = np.empty(strata), np.zeros(strata, np.int64)
-    step, passed = 0, 0.0
+    happen, count = np.empty(new.size + 1, np.int64), 0
+    for k in by_output:  # those that do not occur are written over
+        happen[count] = k
+        count += 1 if weight[k] > 0.0 else 0
+    tokens = 0.0
+    for i in range(count):
+        k = happen[i]
+        s = stratum[k]
+        place[s + 1] += 1
+        size[s] += weight[k]
+        mean[s] += weight[k] * new[k]
     for s in range(strata):
-        following[s], reached[s] = step, passed
-        passed += size[s]
-        while step < targets.size and (targets[step] * total <= passed or s == strata - 1):
-            step += 1
-        ends[s] = step
-    alike = np.empty(new.size, np.int64)
-    start = 0
-    while start < new.size:
-        end, count = start, 0
-        while end < new.size and output_rank[by_output[end]] == output_rank[by_output[start]]:
-            if weight[by_output[end]] > 0.0:
-                alike[count] = by_output[end]
-                count += 1
-            end += 1
-        start = end
-        _sort(alike, 0, count, new)
-        for k in alike[:count]:
-            s = stratum[k]
-            reached[s] += weight[k]
-            latest[s] = k
-            while following[s] < ends[s] and targets[following[s]] * total <= reached[s]:
-                kinds[following[s]] = k
-                following[s] += 1
-    first, tokens = 0, 0.0
-    for s in range(strata):
-        for step in range(following[s], ends[s]):  # sums round differently
-            kinds[step] = latest[s]
+        place[s + 1] += place[s]
         tokens += mean[s]
-        taken = 0.0
-        for step in range(first, ends[s]):
-            taken += new[kinds[step]]
-        ratio = 1.0
-        if taken > 0.0:
-            ratio = mean[s] / max(size[s], 1e-300) * (ends[s] - first) / taken
-        for step in range(first, ends[s]):
-            scale[step] = ratio
-        first = ends[s]
+    order = np.empty(count, np.int64)
+    for i in range(count):
+        k = happen[i]
+        order[place[stratum[k]]] = k
+        place[stratum[k]] += 1
+    passed, step, start = 0.0, 0, 0
+    while start < count and step < targets.size:
+        s, rank, end = stratum[order[start]], output_rank[order[start]], start + 1
+        while end < count and output_rank[order[end]] == rank and stratum[order[end]] == s:
+            end += 1
+        _sort(order, start, end, new)
+        for i in range(start, end):
+            passed += weight[order[i]]
+            while step < targets.size and targets[step] * total <= passed:
+                kinds[step] = order[i]
+                step += 1
+        start = end
+    for i in range(step, targets.size):  # sums round differently
+        kinds[i] = order[count - 1]
+    taken, found = np.zeros(strata), np.zeros(strata)
+    for i in range(targets.size):
+        taken[stratum[kinds[i]]] += new[kinds[i]]
+        found[stratum[kinds[i]]] += 1.0
+    for i in range(targets.size):
+        s = stratum[kinds[i]]
+        scale[i] = 1.0 if taken[s] <= 0.0 else mean[s] / size[s] * found[s] / taken[s]
     return tokens / total
 
 

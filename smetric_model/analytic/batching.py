@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _instance_kernels as kernels
 from smetric_model.analytic._step_kernels import prefill_time_s, step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
-from smetric_model.analytic.busy_periods import bursty_queue, busy_period_counts, condensed
 from smetric_model.analytic.latency import prefill_steps
 from smetric_model.analytic.loaded import BatchLaw, LoadedInstance, SloProbability
+from smetric_model.analytic.poisson_batch import poisson_batch_law
 from smetric_model.analytic.queueing import fitting_counts
+from smetric_model.analytic.routed_batch import routed_batch_law
 from smetric_model.analytic.step_time import StepModel
 from smetric_model.errors import SpecError, UnstableError
 
@@ -134,6 +135,8 @@ class ColocatedInstance:
         P(at least 1, 2, … b running requests fit the pool).
     batches : ndarray, shape (b,)
         Mean number in service with 1, 2, … b present; the last is ``max_batch``.
+    new_tokens : ndarray, shape (n,)
+        Prompt tokens that each request computes [tokens].
     decode_step_s : ndarray, shape (b,)
         Decode step time at each of ``batches``, at the mean decode context [s].
     completion_rate_rps, decode_completion_rps : ndarray, shape (b,)
@@ -146,6 +149,7 @@ class ColocatedInstance:
 
     fits_ratio: NDArray[np.float64]
     batches: NDArray[np.float64]
+    new_tokens: NDArray[np.float64]
     decode_step_s: NDArray[np.float64]
     completion_rate_rps: NDArray[np.float64]
     decode_completion_rps: NDArray[np.float64]
@@ -186,7 +190,7 @@ class ColocatedInstance:
             model, prompt, output, hit, budget, float(pool_tokens), most, float(fixed_state_tokens)
         )
         self.fits_ratio = fitting_counts(context, stay_s, pool_tokens, max_running_requests)
-        new = prompt - hit
+        self.new_tokens = prompt - hit
         (
             self.batches,
             self._grid,
@@ -197,9 +201,9 @@ class ColocatedInstance:
             self.decode_completion_rps,
         ) = kernels.tables(
             model,
-            new,
+            self.new_tokens,
             hit,
-            np.argsort(new),
+            np.argsort(self.new_tokens),
             alone_s,
             self.fits_ratio,
             budget,
@@ -219,8 +223,7 @@ class ColocatedInstance:
         """Return the saturation rate with a KV pool ``factor`` times as large [requests/s]."""
         batch = float(np.clip(self.max_batch * factor, 1.0, self.max_running_requests))
         step = float(step_time_s(self.model, 0, 0, batch, self.decode_context_tokens))
-        hit = self.mix.hit_tokens
-        new = self.mix.prompt_tokens - hit
+        hit, new = self.mix.hit_tokens, self.new_tokens
         others = batch - 1.0
         context = self.decode_context_tokens if others > 0 else 0.0
         with_chunks = prefill_time_s(self.model, new, hit, self.token_budget, others, context)
@@ -259,6 +262,30 @@ class ColocatedInstance:
             return np.asarray(table[row])
         return np.asarray((1.0 - share) * table[row] + share * table[row + 1])
 
+    def own_prefill_s(self, batches: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the time of the steps that carry each request's own prefill.
+
+        Parameters
+        ----------
+        batches : ndarray, shape (k,)
+            Sequences in these steps, the request among them; at least 1.
+
+        Returns
+        -------
+        ndarray, shape (k, n)
+            Its marginal engine time and the decode steps of the others meanwhile [s].
+        """
+        return np.asarray(
+            kernels.own_prefills(
+                self.new_tokens,
+                self._grid,
+                self._prefill_table_s,
+                batches,
+                step_time_s(self.model, 0, 0, batches - 1.0, self.decode_context_tokens),
+                float(self.token_budget),
+            )
+        )
+
     def mean_prefill_s(self, decode_batch: float) -> float:
         """Return the mean of :meth:`prefill_s` over requests [s].
 
@@ -295,18 +322,8 @@ class ColocatedInstance:
     def batch_law(self, rate_rps: float, arrivals: Arrivals = POISSON) -> BatchLaw:
         r"""Return the stationary law of the batch at ``rate_rps``.
 
-        Prefill goes before decode, so that decode has a clock of its own that stands still while
-        prefills add their marginal time.  On that clock requests come in bursts, all those that a
-        busy period of the prefill queue serves (M/G/1, marginal times, its mean ``1 / (1 - ρ)``),
-        at the rate λ of first arrivals, and ``l`` decoding requests complete at ``l / (O T_d(l))``:
-        :func:`~smetric_model.analytic.queueing.bursty_queue`.  While all places are taken the
-        prefills are admitted one completion at a time, the instance completes µ(b) on the true
-        clock, and an excess of ``x`` waiting requests lasts ``(1 + x) / (µ(b) - λ)``.  Of a burst's
-        excess K - n the share 1 - ρ is there when the places run out; the rest would have come
-        during prefills that are put off.
-
-        Where arrivals depend on the load, a burst comes at the rate of its state and grows at the
-        rate of a busy engine; the rates are scaled so that their mean is ``rate_rps``.
+        See :mod:`~smetric_model.analytic.poisson_batch`; where arrivals depend on the load, see
+        :mod:`~smetric_model.analytic.routed_batch`.
 
         Parameters
         ----------
@@ -329,63 +346,16 @@ class ColocatedInstance:
                 f"{rate_rps:.4g} requests/s; an instance bears {self.stability_rps:.4g}", "engine"
             )
         if not arrivals.is_poisson:
-            from smetric_model.analytic.routed_batch import routed_batch_law
-
             guess = rate_rps * self.mean_output_tokens * float(self.decode_step_s[0])
             beside = min(guess, self.max_batch) if self._beside is None else self._beside
             law = routed_batch_law(self, rate_rps, arrivals, beside)
             self._beside = max(law.mean_running - 1.0, 0.0)
             return law
         if rate_rps not in self._laws:
-            law = self._batch_law(rate_rps, 0.0)
-            law = self._batch_law(rate_rps, max(law.mean_running - 1.0, 0.0))
+            law = poisson_batch_law(self, rate_rps, 0.0)
+            law = poisson_batch_law(self, rate_rps, max(law.mean_running - 1.0, 0.0))
             self._laws[rate_rps] = law
         return self._laws[rate_rps]
-
-    def _batch_law(self, rate_rps: float, beside: float) -> BatchLaw:
-        work = self.prefill_s(beside)
-        load = min(rate_rps * float(work.mean()), 0.995)
-        decode_rate = self.decode_completion_rps
-        places = decode_rate.size
-        sample, share = condensed(work)
-        scale = load / (rate_rps * float(work.mean())) if load > 0 else 1.0
-        over = busy_period_counts(sample * scale, share, rate_rps, places)
-        weights, bursts = bursty_queue(rate_rps, over, decode_rate)
-        # bursts that fill all places, and what they leave waiting
-        missing = places - np.arange(places)
-        excess = 1.0 / (1.0 - load) - np.cumsum(over[:places])[missing - 1]
-        entry = bursts @ (over[missing - 1] + (1.0 - load) * np.maximum(excess, 0.0))
-        spare = self.stability_rps - rate_rps
-        # the true clock: with n prefills of a busy period over the next one stops decode for w
-        stopped = load * np.convolve(weights, over[:places])[:places]
-        opened = weights + stopped
-        total = float(opened.sum() + entry / spare)
-        present, full = opened / total, float(entry / spare / total)
-
-        batches = np.append(0.0, self.batches[:-1])
-        prefilling = self.stability_rps * self.mean_prefill_s(self.max_batch - 1.0)
-        decoding = float(present @ batches) + full * max(self.max_batch - min(prefilling, 1.0), 0.0)
-        wait = rate_rps * float((work * work).mean()) / (2 * (1 - load))
-        # tokens see a batch as often as it makes them
-        step_s = np.append(1.0, self.decode_step_s[:-1])
-        made = weights * batches / step_s
-        made_full = full * self.stability_rps / rate_rps
-        tokens = made / max(float(made.sum()), 1e-300) * max(1.0 - made_full, 0.0)
-        return BatchLaw(
-            present=present,
-            full=full,
-            tokens=tokens,
-            tokens_full=min(made_full, 1.0),
-            mean_decoding=decoding,
-            mean_running=decoding + min(load, 1.0),
-            prefill_wait_s=wait,
-            seen=present,
-            seen_full=full,
-            busy_rate_rps=rate_rps,
-            full_rate_rps=rate_rps,
-            beside_rate_rps=rate_rps,
-            idle=float(weights[0] / total),
-        )
 
     def mean_batch(self, rate_rps: float) -> float:
         """Return the mean number in service at ``rate_rps``; ``nan`` without a steady state."""

@@ -199,13 +199,12 @@ class BusyPeriods:
         self.points = points
         half = points // 2
         self.step_s = horizon_s / (half - 1)
-        z = circle(points)
-        self._busy, x = kernels.busy_transform(
-            self._on_grid(work_s, weights), rate_rps * self.step_s, z
-        )
+        self._growth_per_step = rate_rps * self.step_s
+        self._growing = self._on_grid(work_s, weights)
+        self._first = np.zeros(0)
         if first is not None:
             self.rate_rps = first[2]
-            self._busy = kernels.work_transform(self._on_grid(*first[:2]), x)
+            self._first = self._on_grid(*first[:2])
 
     def _on_grid(self, work_s: ArrayLike, weights: ArrayLike) -> NDArray[np.float64]:
         work, share = np.asarray(work_s, dtype=float), np.asarray(weights, dtype=float)
@@ -224,7 +223,14 @@ class BusyPeriods:
         result : ndarray of complex, shape (k, points // 2 + 1)
             Filled in.
         """
-        kernels.delay_transforms(self.rate_rps * interval_s, self._busy, result)
+        kernels.delay_transforms(
+            self._growing,
+            self._first,
+            self._growth_per_step,
+            circle(self.points),
+            self.rate_rps * interval_s,
+            result,
+        )
 
     def delay_cdf(self, interval_s: ArrayLike) -> NDArray[np.float64]:
         """Return the law of the delay by the arrivals of an interval and what they bring along.

@@ -139,7 +139,10 @@ class ColocatedCluster:
             demand.kept["engine"] = (step_model(demand.instance, fitted), fitted)
         self.model, self.fitted = demand.kept["engine"]
         block = int(demand.trace.block_tokens or demand.instance.block_tokens)
-        self.policy = policy_of(scenario, demand.instance, self.model, block)
+        asked = ("policy", block, scenario.router, scenario.slo)
+        if asked not in demand.kept:
+            demand.kept[asked] = policy_of(scenario, demand.instance, self.model, block)
+        self.policy = demand.kept[asked]
         self.links = Links(
             self.cluster,
             demand.instance,

@@ -22,6 +22,7 @@ from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.errors import SpecError
 
 if TYPE_CHECKING:
+    from smetric_model.analytic.prefix_holders import Prefixes
     from smetric_model.scenario import Scenario
 
 __all__ = ["ClusterDemand", "cluster_demand", "with_efficiencies", "with_sessions"]
@@ -88,16 +89,46 @@ class ClusterDemand:
         return np.argsort(self.output_ranks, kind="stable")
 
     @cached_property
-    def _by_session(self) -> NDArray[np.intp]:
+    def by_session(self) -> NDArray[np.intp]:
         """Order of :attr:`everyone` by session, then time."""
-        rows = self.everyone.rows
-        return np.lexsort((rows, self.demand.session_reuse.session[rows]))
+        return np.lexsort((self.everyone.rows, self.session_of_everyone))
+
+    @cached_property
+    def session_of_everyone(self) -> NDArray[np.int64]:
+        """Session of each of :attr:`everyone`."""
+        return np.asarray(self.demand.session_reuse.session[self.everyone.rows])
+
+    @cached_property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which of :attr:`everyone` are follow-ups of the window."""
+        reuse, rows = self.demand.session_reuse, self.everyone.rows
+        inside = np.zeros(reuse.session.size, dtype=bool)
+        inside[self.rows] = True
+        return np.asarray(inside[rows] & (reuse.turn[rows] > 0))
+
+    @cached_property
+    def idle_of_everyone(self) -> FloatArray:
+        """Time since the previous turn of :attr:`everyone` ended; 0 where there is none [s]."""
+        idle = self.everyone.idle[0]
+        return np.asarray(np.where(np.isfinite(idle), idle, 0.0))
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """Prefixes that sessions share."""
+        from smetric_model.analytic.prefix_holders import Prefixes
+
+        return Prefixes.of(self)
 
     @cached_property
     def session_labels(self) -> NDArray[np.int64]:
         """Sessions of the local tier's sample, numbered from 0."""
         session = self.demand.session_reuse.session[self.local.rows]
         return np.asarray(np.unique(session, return_inverse=True)[1], dtype=np.int64).reshape(-1)
+
+    @cached_property
+    def mean_prompt(self) -> float:
+        """Mean prompt of all requests that count [tokens]."""
+        return float(self.demand.prompt_tokens[self.rows].mean())
 
     @cached_property
     def mean_output(self) -> float:
@@ -202,9 +233,16 @@ class ClusterDemand:
         return ThinkTime.fit(gaps)
 
     @cached_property
-    def think_classes(self) -> FloatArray:
-        """P(class of the think time | follow-up), shape (follow-ups of the sample, classes)."""
-        return self.think_time.memberships(self.local.idle[0, self.local.has_home])
+    def think_class_weights(self) -> FloatArray:
+        """Share of each class of think times that each request of the sample makes up.
+
+        Shape (classes, n); 0 for those without an earlier turn.
+        """
+        local = self.local
+        belongs = self.think_time.memberships(local.idle[0, local.has_home])
+        weights = np.zeros((belongs.shape[1], local.prompt.size))
+        weights[:, local.has_home] = (belongs / np.maximum(belongs.sum(axis=0), 1e-300)).T
+        return weights
 
     @cached_property
     def turns(self) -> TurnLaw:
@@ -254,22 +292,24 @@ class ClusterDemand:
         """
         if instances == 1:
             return 1.0
-        tier = self.everyone
-        reuse = self.demand.session_reuse
-        rows = tier.rows
-        stay, tied, sought = tier.stays_alone(
+        counted = self.counted
+        if not counted.any():
+            return float("nan")
+        stay, tied, sought, _ = self.everyone.stays_alone(
             rule, hits, instances, rate_rps / instances, self.window_s, pace
         )
-        session = reuse.session[rows]
-        at_first = np.zeros(rows.size)
-        sought = sought if rule.seeks_hits else np.zeros(rows.size)
+        sought = sought if rule.seeks_hits else np.zeros(stay.size)
+        at_first = np.empty(stay.size)
         _session_kernels.returns(
-            self._by_session, session, stay, tied, sought, float(instances), at_first
+            self.by_session,
+            self.session_of_everyone,
+            stay,
+            tied,
+            sought,
+            float(instances),
+            at_first,
         )
-        counted = np.zeros(reuse.session.size, dtype=bool)
-        counted[self.rows] = True
-        follows = counted[rows] & (reuse.turn[rows] > 0)
-        return float(at_first[follows].mean()) if follows.any() else float("nan")
+        return float(at_first[counted].mean())
 
 
 def cluster_demand(scenario: Scenario, demand: Demand) -> ClusterDemand:

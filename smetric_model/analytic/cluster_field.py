@@ -175,10 +175,8 @@ class RoutingField:
 
     def _lost_by_class(self, hits: LocalHits) -> FloatArray:
         """Share of the follow-ups of each class of think time that the router refuses."""
-        belongs = self.work.think_classes
-        total = belongs.sum(axis=0)
-        lost = hits.refused_each[self.work.local.has_home] @ belongs
-        return np.asarray(np.clip(lost / np.maximum(total, 1e-300), 0.0, 1.0))
+        lost = self.work.think_class_weights @ hits.refused_each
+        return np.asarray(np.clip(lost, 0.0, 1.0))
 
 
 def with_delay(rates_rps: FloatArray, delay_s: float) -> FloatArray:

@@ -13,6 +13,8 @@ from smetric_model.analytic.coverage import notes_left_out, too_far, two_states
 from smetric_model.analytic.demand import copies_of
 from smetric_model.analytic.imbalance import imbalance_columns
 from smetric_model.analytic.loaded import SloProbability
+from smetric_model.analytic.prefix_holders import ColdCluster, holding_of, returns_of
+from smetric_model.analytic.quantiles import quantiles
 from smetric_model.analytic.request_weights import RequestWeights
 
 if TYPE_CHECKING:
@@ -119,13 +121,9 @@ def _slo_probability(cluster: ColocatedCluster, state: ClusterState) -> SloProba
 
 def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) -> dict[str, float]:
     """Tokens per second: means of all requests of the window, shares within SLO of the picked."""
-    rows, demand = cluster.work.rows, cluster.demand
     prompt, output = state.mixed.prompt, state.mixed.output
     reused = state.mixed.local + state.mixed.fetched
-    means = {
-        "prompt": float(demand.prompt_tokens[rows].mean()),
-        "output": float(demand.output_tokens[rows].mean()),
-    }
+    means = {"prompt": cluster.work.mean_prompt, "output": cluster.work.mean_output}
     reuse_ratio = min(state.local_ratio + state.global_ratio, 1.0)
     means["reused_prompt"] = means["prompt"] * reuse_ratio
     means["computed_prompt"] = means["prompt"] - means["reused_prompt"]
@@ -138,7 +136,7 @@ def _tokens(cluster: ColocatedCluster, state: ClusterState, both: FloatArray) ->
     within = {}
     for name, tokens in picked.items():
         whole = float(tokens.sum())
-        share = float((tokens * both).sum()) / whole if whole > 0 else 0.0
+        share = float(tokens @ both) / whole if whole > 0 else 0.0
         within[name] = means[name] * share
     # the parts are rounded apart: prompt is their sum
     within["prompt"] = within["reused_prompt"] + within["computed_prompt"]
@@ -187,7 +185,7 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
         ("ttft", loaded.ttft_quantiles_s(shares)),
         ("e2e", loaded.e2e_quantiles_s(shares, after)),
         ("tpot", (pool or loaded).tpot_quantiles_s(shares)),
-        ("fetch", [float(v) for v in np.quantile(fetch_s, shares)]),
+        ("fetch", quantiles(fetch_s, shares)),
         ("queue", queue[1:]),
     ):
         result |= {f"{name}_{q}_s": v for q, v in zip(_QUANTILES, values, strict=True)}
@@ -225,18 +223,36 @@ def _hits(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
 
 
 def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, float]:
-    routed = state.routed
-    if not cluster.work.follow_up_ratio:
+    routed, work, hits = state.routed, cluster.work, state.hits
+    if not work.follow_up_ratio:
         return {}
-    previous = routed.return_to_previous_ratio
-    first = routed.return_to_first_ratio
-    tied = min(state.hits.tied, previous)
+    if state.stay_rule.seeks_hits and cluster.instances > 1:
+        cold = ColdCluster.of(work, cluster.model)
+        holding = holding_of(work, routed, hits, state.pace, cold)
+        moved = returns_of(
+            work,
+            holding,
+            state.stay_rule,
+            hits,
+            state.rate_rps,
+            cluster.instances,
+            state.pace,
+        )
+        return {
+            "return_to_first_ratio": moved.first_ratio,
+            "return_to_previous_ratio": moved.previous_ratio,
+            "migrated_overload_ratio": moved.overload_ratio,
+            "migrated_evicted_ratio": moved.evicted_ratio,
+            "migrated_other_ratio": moved.other_ratio,
+        }
+    previous, first = routed.return_to_previous_ratio, routed.return_to_first_ratio
+    tied = min(hits.tied, previous)
     evicted = routed.migrated_evicted_ratio
     # those that any holder of a shared prefix may serve have not moved for an eviction
-    adrift = evicted * min(state.hits.adrift / max(state.hits.refused, 1e-12), 1.0)
+    adrift = evicted * min(hits.adrift / max(hits.refused, 1e-12), 1.0)
     if routed.rule.first_turn != "hash":
-        first = cluster.work.return_ratio(
-            state.stay_rule, state.hits, state.rate_rps, cluster.instances, state.pace
+        first = work.return_ratio(
+            state.stay_rule, hits, state.rate_rps, cluster.instances, state.pace
         )
     return {
         "return_to_first_ratio": first,
@@ -331,8 +347,8 @@ def _pools(cluster: DisaggregatedCluster, state: ClusterState) -> dict[str, floa
             "transfer_wait_mean_s": pool.wait_s,
             "transfer_mean_s": float(pool.transfer_s.mean()),
         }
-        for name, share in _QUANTILES.items():
-            result[f"transfer_{name}_s"] = float(np.quantile(pool.transfer_s, share))
+        found = quantiles(pool.transfer_s, list(_QUANTILES.values()))
+        result |= {f"transfer_{q}_s": v for q, v in zip(_QUANTILES, found, strict=True)}
     return result
 
 

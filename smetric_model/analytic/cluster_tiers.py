@@ -93,10 +93,15 @@ def _gamma_nodes(shape: float) -> tuple[FloatArray, FloatArray]:
 
 
 @lru_cache(maxsize=256)
-def _held_by_all(instances: int) -> FloatArray:
-    """P(a prefix counts as held by all | an instance holds it with chance 0, 1/64, … 1).
+def held_by_all(instances: int) -> FloatArray:
+    """Return P(a prefix counts as held by all | an instance holds it with chance 0, 1/64, … 1).
 
     Routers ask for a share of the instances, one of which is the home.
+
+    Parameters
+    ----------
+    instances : int
+        N.
     """
     needed = holders_needed(instances, TieBreaking.shared_by_ratio)
     chance = np.linspace(0.0, 1.0, 65)
@@ -307,6 +312,20 @@ class LocalTier(TierTables):
         )
         return _Spread(nodes, shares, ages), held
 
+    def visit_s(self, age_s: float, again: float) -> float:
+        """Return how long a turn keeps a shared prefix in place, its run aside [s].
+
+        Until the session's next turn, with the probability ``again`` here, if that is sooner.
+
+        Parameters
+        ----------
+        age_s : float
+            Characteristic time of the instance [s].
+        again : float
+            Share of the turns that have another one here.
+        """
+        return float(_tier_kernels.visit_s(age_s, again, self.ages, self.think_within))
+
     def _running_s(self, pace: Pace) -> float:
         """Mean time that a request runs [s]."""
         return float(pace.first_token_s + pace.per_output_token_s * self.mean_output)
@@ -319,7 +338,7 @@ class LocalTier(TierTables):
         own_rps: float,
         window_s: tuple[float, float],
         pace: Pace,
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return where each request goes, for tiers of a fixed point; of other requests, even.
 
         Parameters
@@ -335,11 +354,11 @@ class LocalTier(TierTables):
         -------
         tuple of ndarray, shape (n,)
             P(it stays), P(it goes to another copy as long), P(it leaves for the latest copy
-            elsewhere), the last only where the router seeks hits.
+            elsewhere), that only where the router seeks hits, P(its home lost its context).
         """
         given = (rule, hits.spread, instances, own_rps, hits.stored_tokens, window_s, pace)
-        table, _ = self._look_up(*given, hits.mean_stay, alone=True)
-        return table[0], table[7], table[3]
+        stays, sought, tied, lost = self._look_up(*given, hits.mean_stay, alone=True)[0]
+        return stays, tied, sought, lost
 
     def _look_up(
         self,
@@ -360,12 +379,12 @@ class LocalTier(TierTables):
         else:
             # of those that leave, few come to where the session has been before
             back = turns_back_weights(mean_stay, instances)[1:] / max(1 - mean_stay, _FEWEST)
-        result = np.empty((8 if alone else 7, self.prompt.size))
+        result = np.empty((4 if alone else 7, self.prompt.size))
         sums = _hit_kernels.found(
             self._order,
             self._blocks,
             self._groups,
-            self._older_rows,
+            self._older_begin,
             self._older,
             self._alike,
             self._group_begin,
@@ -378,7 +397,7 @@ class LocalTier(TierTables):
             *spread,
             _NO_LEADS if rule.stay_of_leads is None else self.leads(rule),
             rule.stay_table(),
-            _held_by_all(instances),
+            held_by_all(instances),
             _one_in_so_many(instances) if rule.home_wins is None else rule.home_wins,
             _BACK,
             _TURN_EDGES,

@@ -291,6 +291,8 @@ def too_far(
     scenario, work = cluster.scenario, cluster.work
     router, n = scenario.router, cluster.instances
     names = left_out(scenario)
+    if not names:
+        return ()
     reasons = []
 
     def far(key: str, is_far: bool, why: str) -> None:

@@ -65,7 +65,7 @@ class ReuseProfile:
         """Token-seconds of a request in stores that keep for each of the gaps."""
         return np.asarray(self.resident_token_s(self._sorted[0]))
 
-    @property
+    @cached_property
     def reused_tokens(self) -> float:
         """Mean reusable tokens of a request."""
         return float(self.tokens.sum() / self.requests)

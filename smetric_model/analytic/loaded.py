@@ -45,13 +45,11 @@ from numpy.typing import NDArray
 
 from smetric_model.analytic import _loaded_kernels as kernels
 from smetric_model.analytic import _quantile_kernels
-from smetric_model.analytic._stall_kernels import within_slo
 from smetric_model.analytic._step_kernels import step_time_s
 from smetric_model.analytic.arrivals import POISSON, Arrivals
-from smetric_model.analytic.busy_periods import condensed
+from smetric_model.analytic.decode_stalls import DecodeStalls
 from smetric_model.analytic.prefill_wait import BIN_EDGES, PrefillWait
-from smetric_model.analytic.quantiles import spread, turns, unevenly, weighted_quantiles
-from smetric_model.analytic.stall_laws import FEWEST_PLACES, NO_STALLS, Stalled, StallLaw
+from smetric_model.analytic.quantiles import quantiles, spread, weighted_quantiles
 
 if TYPE_CHECKING:
     from smetric_model.analytic.batching import ColocatedInstance
@@ -62,7 +60,6 @@ _Array = NDArray[np.float64]
 
 _GROUPS = 4  # batch sizes told apart
 _RARE = 1e-7  # so few arrivals that are blocked are left out
-_CONTEXTS = 9  # at which a decode step is worked out
 _REQUESTS = 1024  # behind a quantile
 #: waits told apart in the time to the first step: usual quantiles lie amid one, not between two
 _QUEUE_EDGES = np.array(
@@ -70,11 +67,6 @@ _QUEUE_EDGES = np.array(
 )
 _QUEUE_EDGES /= 100
 _QUEUE_PARTS = 4  # times before the queue, and parts of a step or of a wait for KV, told apart
-_E2E_WAITS = 16  # waits told apart in the end-to-end time
-_E2E_REQUESTS = 512  # requests behind its quantiles
-_PARTS = 4  # of the requests meet each of the circumstances behind the TPOT, in turn
-_FEW_ROWS = 64  # so few requests are all met in all circumstances
-_TURNS = 8  # a request meets every eighth of the circumstances behind a quantile, others in turn
 
 
 @dataclass(frozen=True)
@@ -143,6 +135,27 @@ class BatchLaw(NamedTuple):
     arrival_scale: float = 1.0
 
 
+class Groups(NamedTuple):
+    """Arrivals that will run in about the same batch.
+
+    Attributes
+    ----------
+    weight : ndarray, shape (groups,)
+        Probability of each; they sum to 1.
+    batch : ndarray, shape (groups,)
+        Its batch.
+    blocked : ndarray of bool, shape (groups,)
+        Whether it waits for KV space: at most the last one.
+    kv_wait_s : float
+        Mean wait of that one [s].
+    """
+
+    weight: _Array
+    batch: _Array
+    blocked: NDArray[np.bool_]
+    kv_wait_s: float
+
+
 class LoadedInstance:
     """A :class:`~smetric_model.analytic.batching.ColocatedInstance` at one rate.
 
@@ -159,10 +172,16 @@ class LoadedInstance:
         Stationary law of the batch.
     mean_batch : float
         Mean number that run.
+    work_s : ndarray, shape (n,)
+        Marginal prefill time of each request [s].
     wait : PrefillWait
         Wait for prefill.
-    kv_wait_s : float
-        Mean wait for KV space of those that wait for it [s].
+    groups : Groups
+        Arrivals by the batch they will run in.
+    prefill_s : ndarray, shape (groups, n)
+        Time of the steps that carry each request's own prefill [s].
+    is_free : ndarray of bool or None
+        Which requests could have gone anywhere.
     """
 
     def __init__(
@@ -177,33 +196,24 @@ class LoadedInstance:
         self.rate_rps = rate_rps
         self.ttft_limit_s = ttft_limit_s
         self.tpot_limit_s = tpot_limit_s
-        mix = instance.mix
         self.law = instance.batch_law(rate_rps, arrivals)
         self.mean_batch = self.law.mean_running
-        self._is_free = arrivals.is_free
-        self._work_s = instance.prefill_s(max(self.mean_batch - 1.0, 0.0))
-        new = mix.prompt_tokens - mix.hit_tokens
+        self.is_free = arrivals.is_free
+        self.work_s = instance.prefill_s(max(self.mean_batch - 1.0, 0.0))
         chunk = max(instance.token_budget - self.mean_batch, 1.0)
         self.wait = PrefillWait(
-            self._work_s,
+            self.work_s,
             self.law.busy_rate_rps,
-            float(self._work_s.sum() / new.sum()) * chunk,
+            float(self.work_s.sum() / instance.new_tokens.sum()) * chunk,
             self._step_s(max(self.mean_batch, 1.0)) * (1.0 - float(self.law.seen[0])),
             instance.model.wait_steps,
         )
-        #: arrivals that will run in about the same batch; those blocked last
-        self._weights, self._batches, self._blocked, self.kv_wait_s = self._groups()
-        #: time of the steps that carry each request's own prefill, by group [s]
-        self._prefill_s = np.empty((self._weights.size, new.size))
-        for group, batch in enumerate(self._batches):
-            steps = np.ceil(new / max(instance.token_budget - batch + 1.0, 1.0))
-            steps *= self._step_s(batch - 1.0)
-            np.add(instance.prefill_s(batch - 1.0), steps, out=self._prefill_s[group])
+        self.groups = self._groups()
+        self.prefill_s = instance.own_prefill_s(self.groups.batch)
 
     # --- states -----------------------------------------------------------------------------
 
-    def _groups(self) -> tuple[_Array, _Array, NDArray[np.bool_], float]:
-        """Weights and batches of the groups, which are blocked, and the mean wait for KV [s]."""
+    def _groups(self) -> Groups:
         instance, law = self.instance, self.law
         weights, batches, wait = kernels.groups(
             law.seen,
@@ -220,15 +230,15 @@ class LoadedInstance:
         if blocked:
             # what a full pool is short of is KV x time: the variability of a request's share of it
             full, mix = float(batches[-1]), instance.mix
-            stay = full * float(self._work_s.mean()) + mix.output_tokens * self._step_s(full)
-            held = stay * self._context_tokens
+            stay = full * float(self.work_s.mean()) + mix.output_tokens * self._step_s(full)
+            held = stay * self.context_tokens
             wait *= 0.5 * (1.0 + float(held.var() / held.mean() ** 2))
         is_blocked = np.zeros(int(kept.sum()), dtype=bool)
         is_blocked[-1] = blocked
-        return weights[kept], batches[kept], is_blocked, wait if blocked else 0.0
+        return Groups(weights[kept], batches[kept], is_blocked, wait if blocked else 0.0)
 
     @property
-    def _context_tokens(self) -> _Array:
+    def context_tokens(self) -> _Array:
         """KV of each request in mean while it decodes [tokens]."""
         mix = self.instance.mix
         return np.asarray(
@@ -240,38 +250,6 @@ class LoadedInstance:
         if batch <= 0:
             return 0.0
         return float(step_time_s(instance.model, 0, 0, batch, instance.decode_context_tokens))
-
-    @cached_property
-    def _steps(self) -> _Array:
-        """Decode steps of each request."""
-        return np.maximum(self.instance.mix.output_tokens - 1.0, 0.0)
-
-    @cached_property
-    def _decode_s(self) -> _Array:
-        """Time of each request's own decode steps, by group: at its mean context [s]."""
-        instance = self.instance
-        own = instance.mix.prompt_tokens + 0.5 * instance.mix.output_tokens
-        ends = np.array([own.min(), own.max()])
-        others = instance.decode_context_tokens
-        decode = np.empty(self._prefill_s.shape)
-        for group, batch in enumerate(self._batches):
-            # linear in the context, but for a kink where launching the step is what takes longest
-            low, high = ((batch - 1.0) * others + ends) / batch
-            some = np.linspace(low, high, _CONTEXTS)
-            context = ((batch - 1.0) * others + own) / batch
-            step = step_time_s(instance.model, 0, 0, float(batch), some)
-            decode[group] = self._steps * np.interp(context, some, step)
-        return decode
-
-    @cached_property
-    def _log_most(self) -> _Array:
-        """Logarithm of the prefills that the other places of a full instance allow beside each."""
-        instance = self.instance
-        beside_mean = max(instance.pool_tokens - instance.mean_resident_tokens, 1.0)
-        left = np.maximum(instance.pool_tokens - self._context_tokens, 0.0) / beside_mean
-        places = max(instance.max_batch - 1.0, 0.0) * left
-        most = places * self._steps / max(instance.mean_output_tokens, 1.0)
-        return np.log(np.maximum(most, FEWEST_PLACES))
 
     @property
     def stretched_prefill_s(self) -> float:
@@ -297,13 +275,13 @@ class LoadedInstance:
     def _means(self) -> tuple[float, float]:
         """Mean time of a request's own prefill and of its wait [s]."""
         wait, longer = self.wait, 0.0
-        if self._blocked[-1]:
-            tau = max(self.kv_wait_s, 1e-12)
+        if self.groups.blocked[-1]:
+            tau = max(self.groups.kv_wait_s, 1e-12)
             longer = tau * float(np.exp(-wait.waits_s / tau).mean())
         own, beyond = kernels.mean_beyond(
-            self._prefill_s,
-            self._blocked,
-            self._weights,
+            self.prefill_s,
+            self.groups.blocked,
+            self.groups.weight,
             wait.bin_wait_s,
             BIN_EDGES,
             longer,
@@ -311,7 +289,7 @@ class LoadedInstance:
         )
         if wait.load >= 1:
             return own, float("inf")
-        return own, wait.mean_s * float(self._weights.sum()) + beyond
+        return own, wait.mean_s * float(self.groups.weight.sum()) + beyond
 
     def queue_s(self, before_s: _Array, shares: Sequence[float]) -> list[float]:
         """Return mean and quantiles of the time to the first step that works on a request [s].
@@ -336,15 +314,15 @@ class LoadedInstance:
         cuts = (_QUEUE_EDGES * waits_s.size).round().astype(int)
         waits = (np.add.reduceat(waits_s, cuts[:-1]) / np.diff(cuts))[None, :, None]
         part = (np.arange(_QUEUE_PARTS) + 0.5) / _QUEUE_PARTS
-        before = np.quantile(before_s, part)[:, None, None]
+        before = np.reshape(quantiles(before_s, part.tolist()), (-1, 1, 1))
         # an arrival finds an idle engine, one that decodes, or one that prefills
         step = self._step_s(max(self.mean_batch, 1.0))
         left = np.where(part > float(self.law.seen[0]), step * part[::-1], 0.0)
         free = waits + np.where(waits > 0, 0.5 * step, left)
-        blocked = float(self._weights[self._blocked].sum())
-        laws = [(float(self._weights.sum()) - blocked, free)]
+        blocked = float(self.groups.weight[self.groups.blocked].sum())
+        laws = [(float(self.groups.weight.sum()) - blocked, free)]
         if blocked:
-            laws.append((blocked, np.maximum(waits, -self.kv_wait_s * np.log1p(-part))))
+            laws.append((blocked, np.maximum(waits, -self.groups.kv_wait_s * np.log1p(-part))))
         values = np.array([before + law for _, law in laws])
         each = np.array([weight for weight, _ in laws])[:, None, None, None]
         weights = np.broadcast_to(each * np.diff(_QUEUE_EDGES)[:, None], values.shape)
@@ -365,21 +343,22 @@ class LoadedInstance:
         """
         wait, before = self.wait, self.instance.mix.before_prefill_s
         step = wait.last_step
-        top = float(self._prefill_s.max()) + float(before.max()) + wait.horizon_s
-        top += 25 * self.kv_wait_s + step.under_way_s + step.most_s
+        top = float(self.prefill_s.max()) + float(before.max()) + wait.horizon_s
+        top += 25 * self.groups.kv_wait_s + step.under_way_s + step.most_s
         rows = spread(np.arange(before.size), _REQUESTS)
-        own = self._prefill_s[:, rows]
+        own = self.prefill_s[:, rows]
         found = _quantile_kernels.ttft_quantiles(
             np.asarray(shares),
-            0.999 * (float(self._prefill_s.min()) + float(before.min())),
+            0.999 * (float(self.prefill_s.min()) + float(before.min())),
+            min(self.mean_ttft_s(), 0.999 * top),
             top,
             own,
             before[rows],
-            self._blocked,
-            self._weights,
+            self.groups.blocked,
+            self.groups.weight,
             wait.law,
             wait.step_s,
-            max(self.kv_wait_s, 1e-12),
+            max(self.groups.kv_wait_s, 1e-12),
             step,
         )
         return [float(value) for value in found]
@@ -390,121 +369,13 @@ class LoadedInstance:
         """Return the mean time from first to last token, stalls included [s]."""
         return self.law.mean_decoding / self.rate_rps
 
-    def _met(self, kinds: tuple[float, float]) -> tuple[_Array, _Array]:
-        """Prefill times of those who arrive at some moments, and the weight of each.
-
-        ``kinds``: how often sticky and free requests do, against their share of all arrivals.
-        """
-        work, is_free = self._work_s, self._is_free
-        if kinds == (1.0, 1.0) or is_free is None or is_free.all() or not is_free.any():
-            return condensed(work, 20)
-        parts = [condensed(work[which], 14) for which in (~is_free, is_free)]
-        share = float(is_free.mean())
-        weights = np.array([(1.0 - share) * kinds[0], share * kinds[1]])
-        weights /= weights.sum()
-        return (
-            np.concatenate([values for values, _ in parts]),
-            np.concatenate([w * each for w, (_, each) in zip(weights, parts, strict=True)]),
-        )
-
     @cached_property
-    def _met_beside(self) -> tuple[_Array, _Array]:
-        return self._met(self.law.beside_kinds)
-
-    @cached_property
-    def _met_busy(self) -> tuple[_Array, _Array]:
-        return self._met(self.law.busy_kinds)
-
-    @cached_property
-    def _behind_ratio(self) -> float:
-        """Work that comes in a second while a prefill runs ÷ beside a decode."""
-        (busy, busy_share), (beside, beside_share) = self._met_busy, self._met_beside
-        coming = self.law.beside_rate_rps * float(beside @ beside_share)
-        busy_load = self.law.busy_rate_rps * float(busy @ busy_share)
-        return busy_load / coming if coming > 0 else 1.0
-
-    @cached_property
-    def _cases(self) -> tuple[NDArray[np.int64], _Array]:
-        """Circumstances told apart where TPOT depends on them: group, and the part of its waits.
-
-        Of shape (cases,) and (2, cases); of those blocked all waits are one.
-        """
-        bins = BIN_EDGES.size - 1
-        each = np.where(self._blocked, 1, bins)
-        edges = np.concatenate(
-            [
-                [[0.0], [1.0]] if alone else (BIN_EDGES[:-1], BIN_EDGES[1:])
-                for alone in self._blocked
-            ],
-            axis=1,
-        )
-        return np.repeat(np.arange(each.size), each), edges
-
-    @cached_property
-    def _intervals_s(self) -> _Array:
-        """Interval whose arrivals stall each request in each of the circumstances [s]."""
-        groups, edges = self._cases
-        blocked = self._blocked[groups]
-        bins = np.searchsorted(BIN_EDGES, edges[0])
-        return np.asarray(
-            kernels.stall_intervals(
-                self._prefill_s,
-                self._decode_s,
-                groups,
-                np.where(blocked, 0.0, self.wait.bin_wait_s[bins]),
-                np.where(blocked, 1.0, self.wait.per_load),
-                self.wait.last_step,
-                self._behind_ratio,
-            )
-        )
-
-    @cached_property
-    def _log_intervals(self) -> _Array:
-        return np.log(self._intervals_s)
-
-    @cached_property
-    def _stalls(self) -> StallLaw:
-        """Law of stalls over all intervals that occur."""
-        several = self._steps > 0
-        intervals = self._intervals_s[:, several]
-        return StallLaw(
-            *self._met_beside,
-            self.law.beside_rate_rps,
-            float(intervals.min()),
-            float(intervals.max()),
-            np.exp(self._log_most[several]),
-            (*self._met_busy, self.law.busy_rate_rps),
-        )
+    def _stalls(self) -> DecodeStalls:
+        return DecodeStalls(self)
 
     def slo_probability(self) -> SloProbability:
         """Return how likely each request meets its limits."""
-        groups, edges = self._cases
-        table = places = NO_STALLS
-        limit, intervals = 0.0, np.zeros((groups.size, self._steps.size))
-        steps = np.zeros(self._steps.size)
-        if self._steps.any() and np.isfinite(self.tpot_limit_s):
-            table, places = self._stalls.arrivals, self._stalls.places
-            limit, intervals, steps = self.tpot_limit_s, self._log_intervals, self._steps
-        probability = within_slo(
-            self._prefill_s,
-            self._decode_s,
-            self._blocked,
-            self._weights,
-            groups,
-            edges,
-            intervals,
-            self._log_most,
-            steps,
-            self.ttft_limit_s - self.instance.mix.before_prefill_s,
-            limit,
-            self.wait.law,
-            self.wait.step_s,
-            max(self.kv_wait_s, 1e-12),
-            self.wait.last_step,
-            table,
-            places,
-        )
-        return SloProbability(*probability)
+        return SloProbability(*self._stalls.within_slo(self.ttft_limit_s, self.tpot_limit_s))
 
     def tpot_quantiles_s(self, shares: Sequence[float]) -> list[float]:
         """Return quantiles of the mean time per output token, over requests with two or more [s].
@@ -518,30 +389,7 @@ class LoadedInstance:
         -------
         list of float
         """
-        several = np.flatnonzero(self._steps > 0)
-        if not several.size:
-            return [float("nan")] * len(shares)
-        rows = spread(several, _REQUESTS)
-        parts = _PARTS if rows.size > _FEW_ROWS else 1
-        groups, edges = self._cases
-        steps, own, weights, log_interval, log_most = kernels.tpot_cases(
-            rows,
-            turns(rows.size, parts),
-            parts,
-            self._decode_s,
-            self._log_intervals,
-            self._log_most,
-            self._steps,
-            groups,
-            self._weights[groups] * (edges[1] - edges[0]),
-        )
-        alone = np.zeros(own.size, dtype=bool)
-        stalled = Stalled(self._stalls, steps, own, weights, log_interval, log_most, alone)
-        each = own / steps
-        # a request of two tokens may wait for several whole prefills between them
-        top = 5 * float(self._work_s.max()) + 20 * float(each.max())
-        top /= max(1.0 - self.wait.load, 0.05)
-        return stalled.quantiles_s(shares, 0.999 * float(each.min()), top)
+        return self._stalls.tpot_quantiles_s(shares)
 
     def e2e_quantiles_s(
         self, shares: Sequence[float], after_first_token_s: _Array | None = None
@@ -560,47 +408,4 @@ class LoadedInstance:
         -------
         list of float
         """
-        rows = unevenly(self._steps.size, _E2E_REQUESTS)
-        if after_first_token_s is not None:
-            rows = rows[::3]
-        weights, times, intervals = kernels.e2e_cases(
-            rows,
-            turns(rows.size, _TURNS),
-            _TURNS,
-            self.instance.mix.before_prefill_s,
-            self._prefill_s,
-            self._decode_s,
-            self._blocked,
-            self._weights,
-            *self._e2e_waits_s,
-            self.wait.per_load,
-            self.wait.last_step,
-            self._behind_ratio,
-        )
-        if after_first_token_s is not None:
-            total = times[:, None] + after_first_token_s
-            return weighted_quantiles(total, np.broadcast_to(weights[:, None], total.shape), shares)
-        groups = self._weights.size
-        met = times.size // (groups * rows.size)
-        decode = np.repeat(self._decode_s[:, None, rows], met, axis=1).ravel()
-        own = times + decode
-        alone = np.tile(self._steps[rows] <= 0, groups * met)  # nobody can stall it
-        if alone.all():
-            return weighted_quantiles(own, weights, shares)
-        log_most = np.tile(self._log_most[rows], groups * met)
-        stalled = Stalled(self._stalls, 1.0, own, weights, np.log(intervals), log_most, alone)
-        top = float(own.max()) + 20 * float(self._work_s.max())
-        top += float(decode.max()) * self.wait.load / max(1.0 - self.wait.load, 0.05) * 3
-        return stalled.quantiles_s(shares, 0.999 * float(own.min()), top)
-
-    @property
-    def _e2e_waits_s(self) -> tuple[_Array, _Array]:
-        """Equally likely waits for prefill, and for the longer of prefill and KV [s]."""
-        waits_s = self.wait.waits_s
-        waits = waits_s.reshape(_E2E_WAITS, -1).mean(axis=1)
-        if not self._blocked[-1]:
-            return waits, waits
-        tau = max(self.kv_wait_s, 1e-12)
-        grid = np.geomspace(1e-3 * tau, 20 * tau + 2 * waits_s[-1], 256)
-        law = self.wait.within(grid) * -np.expm1(-grid / tau)
-        return waits, np.interp((np.arange(_E2E_WAITS) + 0.5) / _E2E_WAITS, law, grid)
+        return self._stalls.e2e_quantiles_s(shares, after_first_token_s)

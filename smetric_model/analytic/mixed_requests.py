@@ -75,8 +75,10 @@ class Picked(NamedTuple):
         mean : float
             Their mean over all kinds [tokens].
         """
-        taken = float((new * self.scale).mean())
-        return self._replace(scale=self.scale * (mean / taken)) if taken > 0 else self
+        taken = float(new @ self.scale)
+        if not taken > 0:
+            return self
+        return Picked(self.kinds, self.scale * (mean * new.size / taken))
 
 
 def pick(

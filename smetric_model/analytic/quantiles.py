@@ -9,10 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["GOLDEN", "spread", "turns", "unevenly", "weighted_quantiles"]
+__all__ = ["GOLDEN", "quantiles", "spread", "turns", "unevenly", "weighted_quantiles"]
 
 GOLDEN = 0.6180339887498949  #: its multiples fill [0, 1) evenly
-_PARTS = 1024  # of a sample's range, of which those that hold a quantile are sorted
 
 
 @lru_cache(maxsize=32)
@@ -57,6 +56,30 @@ def spread(rows: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     return np.asarray(rows[np.linspace(0, rows.size - 1, most).round().astype(int)])
 
 
+def quantiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
+    """Return quantiles of an equally weighted sample, as :func:`numpy.quantile` in less time.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (n,)
+        Sample.
+    shares : sequence of float
+        Such as ``(0.5, 0.9)``.
+
+    Returns
+    -------
+    list of float
+    """
+    found = []
+    ordered = np.sort(values)
+    for share in shares:
+        place = share * (ordered.size - 1)
+        low = min(int(place), ordered.size - 2)
+        below, above = float(ordered[low]), float(ordered[low + 1 if low >= 0 else 0])
+        found.append(below + (place - low) * (above - below))
+    return found
+
+
 def weighted_quantiles(
     values: NDArray[np.float64], weights: NDArray[np.float64], shares: Sequence[float]
 ) -> list[float]:
@@ -79,30 +102,39 @@ def weighted_quantiles(
 
 @njit(cache=True, error_model="numpy")
 def _weighted_quantiles(values, weights, shares):  # type: ignore[no-untyped-def]
-    """Weigh the parts of the range, then sort the part in which each quantile lies."""
-    low, high = values.min(), values.max()
-    found = np.full(shares.size, high)
-    if not low < high:
-        return found
-    scale = (_PARTS - 1) / (high - low)
-    held = np.zeros(_PARTS)
-    for i in range(values.size):
-        held[int((values[i] - low) * scale)] += weights[i]
-    upto = np.cumsum(held)
+    """Quickselect: of two parts about a pivot the one that holds the quantile is looked at on."""
+    found = np.empty(shares.size)
+    value, weight = values.copy(), weights.copy()
+    total = 0.0
+    for i in range(weight.size):
+        total += weight[i]
     for k in range(shares.size):
-        wanted = shares[k] * upto[-1]
-        part = min(np.searchsorted(upto, wanted), _PARTS - 1)
-        inside = np.empty(values.size, np.int64)
-        count = 0
-        for i in range(values.size):
-            if int((values[i] - low) * scale) == part:
-                inside[count] = i
-                count += 1
-        order = inside[:count][np.argsort(values[inside[:count]])]
-        reached = upto[part] - held[part]
-        for i in order:
-            reached += weights[i]
-            found[k] = values[i]
-            if reached >= wanted:
-                break
+        wanted = shares[k] * total
+        first, end = 0, value.size
+        while end - first > 1:
+            pivot = value[first + (end - first) // 2]
+            # below the pivot, the pivot, above it
+            low, at, high, below, level = first, first, end, 0.0, 0.0
+            while at < high:
+                if value[at] < pivot:
+                    below += weight[at]
+                    value[low], value[at] = value[at], value[low]
+                    weight[low], weight[at] = weight[at], weight[low]
+                    low += 1
+                    at += 1
+                elif value[at] > pivot:
+                    high -= 1
+                    value[high], value[at] = value[at], value[high]
+                    weight[high], weight[at] = weight[at], weight[high]
+                else:
+                    level += weight[at]
+                    at += 1
+            if wanted <= below:
+                end = low
+            elif wanted <= below + level or high == end:
+                first, end = low, low + 1
+            else:
+                wanted -= below + level
+                first = high
+        found[k] = value[first]
     return found

@@ -12,6 +12,7 @@ and the share over all follow-ups weighs ``P_k`` with ``P(K > k)``, the follow-u
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -86,7 +87,7 @@ class TurnLaw:
         histogram = np.bincount(counts)
         return cls(1 - np.cumsum(histogram)[1:-1] / counts.size)
 
-    @property
+    @cached_property
     def mean_turns(self) -> float:
         """E[K]."""
         return 1 + float(self.more_than.sum())

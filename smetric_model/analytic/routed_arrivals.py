@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammainc
 
+from smetric_model.analytic import _arrival_kernels as kernels
 from smetric_model.analytic.arrivals import Arrivals
 from smetric_model.analytic.busy_periods import condensed
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["arrivals_of"]
 
-FloatArray = NDArray[np.float64]
-
-_TURNS = 8  # rounds of ties in which an instance that has just got a request may get the next
-_RARE = 1e-9  # loads less likely than this say nothing about the rate
+_RARE = 1e-9  # loads that do not occur say nothing about the rate
+_WHICH = {"never": kernels.ALL, "blind": kernels.ALL}
 
 
 def arrivals_of(
@@ -51,11 +49,16 @@ def arrivals_of(
     Arrivals
     """
     own = routed.cluster.rate_per_instance_rps
-    # loads that do not occur say nothing about the rate
-    last = int(np.flatnonzero(routed.load_law > _RARE)[-1])
-    factor = routed.birth_rate_rps[: last + 1] / own
-    free = _free_ratio(routed, work)[: last + 1]
-    sticky, other = _avoided(routed, instance, work)
+    factor, free, free_ratio = kernels.by_load(
+        routed.load_law,
+        routed.birth_rate_rps,
+        routed.joined_load_law,
+        own,
+        _stuck(routed, work),
+        _WHICH.get(routed.rule.kind, kernels.NONE if _is_hashed(routed) else kernels.SOME),
+        _RARE,
+    )
+    sticky, other = _avoided(routed, instance, work, own * free_ratio)
     busy = (1 - free) * sticky + free * other
     return Arrivals(
         factor,
@@ -68,22 +71,18 @@ def arrivals_of(
     )
 
 
-def _free_ratio(routed: Stickiness, work: ClusterDemand) -> FloatArray:
-    """Of the arrivals at each load, those that were free to go anywhere."""
-    rule, law = routed.rule, np.maximum(routed.load_law, 1e-300)
-    if rule.kind in ("never", "blind"):
-        return np.ones(law.size)
-    if rule.first_turn == "hash":
-        return np.zeros(law.size)
-    follow = work.follow_up_ratio
-    kept = float(routed.follow_up_load_law @ routed.stay_given_load) * (1 - rule.evicted)
-    free = (1 - follow * kept) * routed.joined_load_law / law
-    births = np.maximum(routed.birth_rate_rps / routed.cluster.rate_per_instance_rps, 1e-300)
-    return np.clip(free / births, 0.0, 1.0)
+def _is_hashed(routed: Stickiness) -> bool:
+    return routed.rule.first_turn == "hash"
+
+
+def _stuck(routed: Stickiness, work: ClusterDemand) -> float:
+    """Share of all requests that stay at their home."""
+    kept = float(routed.follow_up_load_law @ routed.stay_given_load)
+    return work.follow_up_ratio * kept * (1 - routed.rule.evicted)
 
 
 def _avoided(
-    routed: Stickiness, instance: ColocatedInstance, work: ClusterDemand
+    routed: Stickiness, instance: ColocatedInstance, work: ClusterDemand, free_rps: float
 ) -> tuple[float, float]:
     """How much less arrives while a prefill runs: of follow-ups at home, and of free requests.
 
@@ -92,9 +91,10 @@ def _avoided(
     unprefilled tokens see the prefill itself.
     """
     n, name = routed.cluster.instances, routed.cluster.policy.name
-    prefill_s, share = condensed(instance.prefill_s(0.0))
+    each_s = instance.prefill_s(0.0)
+    prefill_s, share = condensed(each_s)
     sticky = routed.cluster.think_time.met_ratio(prefill_s, share)
-    if n == 1 or routed.rule.first_turn == "hash":
+    if n == 1 or _is_hashed(routed):
         follow = work.follow_up_ratio
         sticky = follow * sticky + 1.0 - follow
         return sticky, sticky
@@ -104,19 +104,12 @@ def _avoided(
     if name == "dynamo":
         # the home's charge against what its hit is worth
         worth = work.private_at_home
-        mix = instance.mix
-        new = mix.prompt_tokens - mix.hit_tokens
+        new = instance.mix.prompt_tokens - instance.mix.hit_tokens
         less = np.searchsorted(worth, new, side="left") / max(worth.size, 1)
-        weight = instance.prefill_s(0.0)
-        sticky *= 1.0 - float(weight @ less) / max(float(weight.sum()), 1e-300)
+        sticky *= 1.0 - float(each_s @ less) / max(float(each_s.sum()), 1e-300)
         busy = min(own * float(prefill_s @ share), 1.0)
         return sticky, busy ** (n - 1)
-    free = own * float(routed.load_law @ (_free_ratio(routed, work) * routed.birth_rate_rps))
-    free = free / max(float(routed.load_law @ routed.birth_rate_rps), 1e-300)
     tied = max(n * float(routed.joined_load_law @ routed.load_law), 1.0)
     if name == "round-robin":
-        free, tied = own, float(n)
-    met = n * free * prefill_s
-    times = sum(gammainc(turn * tied, met) for turn in range(1, _TURNS + 1))
-    plain = float(share @ met) / tied
-    return sticky, min(float(share @ times) / plain, 1.0) if plain > 0 else 1.0
+        free_rps, tied = own, float(n)
+    return sticky, float(kernels.next_in_turn(prefill_s, share, n * free_rps, tied))

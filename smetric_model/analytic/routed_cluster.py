@@ -213,9 +213,10 @@ class RoutedCluster:
             raise SpecError(
                 f"arrival_rate_rps = {self.arrival_rate_rps}: a finite number > 0 is needed"
             )
-        if rates.ndim != 1 or rates.size == 0 or not np.all(np.isfinite(rates) & (rates > 0)):
+        most = float(rates.max(initial=-1.0))
+        if rates.ndim != 1 or not (rates.min(initial=np.inf) > 0 and 0 < most < np.inf):
             raise SpecError("completion_rate_rps: finite rates > 0 for 1, 2, … present are needed")
-        if np.any(np.diff(rates) < -1e-9 * rates[-1]):
+        if (rates[1:] - rates[:-1]).min(initial=0.0) < -1e-9 * rates[-1]:
             raise SpecError("completion_rate_rps must not decrease with the number present")
         if self.evicted_ratio is not None and not 0 <= self.evicted_ratio <= 1:
             raise SpecError(f"evicted_ratio = {self.evicted_ratio}: it must lie in [0, 1]")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smetric_model.analytic.stay_rule import HOLDERS, LEADS, Lead, StayRule, lead_of
 
 if TYPE_CHECKING:
     from smetric_model.analytic.cluster_tiers import LocalHits
+    from smetric_model.analytic.routed_cluster import FollowUpHits
     from smetric_model.analytic.stickiness import Stickiness
     from smetric_model.scenario_sections import RouterSection
 
@@ -57,45 +61,55 @@ def stay_rule(router: RouterSection, routed: Stickiness, hits: LocalHits) -> Sta
         What follow-ups found at home.
     """
     n = routed.cluster.instances
-    rule = _with_homes(tier_rule(router, n, _stay(routed)), routed, hits)
-    if routed.rule.kind not in ("never", "blind") and n > 1:
-        older, wins = routed.older_wins, routed.home_wins(HOLDERS)
-        rule = replace(rule, older_wins=older, home_wins=wins)
-        if rule.seeks_hits:
-            rule = replace(rule, stay_without=float(wins[-1]))
-    seen, kind = routed.rule.hits, _LEADS.get(router.policy)
-    if routed.stay_of_hits is None or seen is None or kind is None:
-        return rule
-    lead = lead_of(
-        kind,
-        np.asarray(seen.prompt_tokens, dtype=float),
-        np.asarray(seen.home_hit_tokens, dtype=float),
-        np.asarray(seen.shared_prefix_tokens, dtype=float),
-    )
-    order = np.argsort(lead, kind="stable")
-    lead, stays = lead[order], routed.stay_of_hits[order]
+    rule = tier_rule(router, n, _stay(routed))
+    without = _stay_without(rule, routed, hits)
+    if routed.rule.kind in ("never", "blind") or n == 1:
+        return replace(rule, stay_without=without)
+    older, wins = routed.wins(HOLDERS)
+    if rule.seeks_hits:
+        without = float(wins[-1])
+    kind = _LEADS.get(router.policy)
+    if routed.stay_of_hits is None or routed.rule.hits is None or kind is None:
+        return replace(rule, stay_without=without, older_wins=older, home_wins=wins)
+    order, lead, at = _ordered_leads(kind, routed.rule.hits)
+    stays = routed.stay_of_hits[order]
     above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
-    longest = max(float(lead[-1]), 1e-9)
-    at = np.linspace(0.0, longest, LEADS)
     return replace(
         rule,
+        stay_without=without,
+        older_wins=older,
+        home_wins=wins,
         stay_of_leads=np.interp(at, lead, stays),
         stay_above_leads=np.interp(at, lead, above),
         lead=kind,
-        longest_lead=longest,
+        longest_lead=float(at[-1]),
     )
 
 
-def _with_homes(rule: StayRule, routed: Stickiness, hits: LocalHits) -> StayRule:
-    """Tell the tiers how often a follow-up without a home goes there all the same."""
+@lru_cache(maxsize=32)
+def _ordered_leads(
+    kind: Lead, hits: FollowUpHits
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+    """Order of hits by lead, their leads in it, and the leads told apart."""
+    lead = lead_of(
+        kind,
+        np.asarray(hits.prompt_tokens, dtype=float),
+        np.asarray(hits.home_hit_tokens, dtype=float),
+        np.asarray(hits.shared_prefix_tokens, dtype=float),
+    )
+    order = np.argsort(lead, kind="stable")
+    lead = lead[order]
+    return order, lead, np.linspace(0.0, max(float(lead[-1]), 1e-9), LEADS)
+
+
+def _stay_without(rule: StayRule, routed: Stickiness, hits: LocalHits) -> float:
+    """How often a follow-up without a home goes there all the same."""
     lost = min(hits.refused, 1.0)
     guards = rule.needs_own or rule.least_hit_ratio is not None
     if not guards or routed.cluster.instances == 1 or not lost > 1e-6 or rule.seeks_hits:
-        return rule
+        return rule.stay_without
     back = 1.0 - routed.migrated_evicted_ratio / lost
-    if not np.isfinite(back):
-        return rule
-    return replace(rule, stay_without=float(np.clip(back, 0.0, 1.0)))
+    return min(max(back, 0.0), 1.0) if math.isfinite(back) else rule.stay_without
 
 
 def _stay(routed: Stickiness) -> float:

@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from smetric_model.analytic import _chain_kernels
+from smetric_model.analytic import _chain_kernels, _holder_kernels
 from smetric_model.analytic import _prefix_kernels as kernels
 from smetric_model.analytic.routed_cluster import FollowUpHits, Frameworks, RoutedCluster
 from smetric_model.routing.thresholds import FollowUp
@@ -151,12 +150,7 @@ def holders_law(
     """
     count = np.arange(births.size, dtype=float)
     present = stays_mean / np.maximum(count, 1.0)
-    # present = rho / (1 - exp(-rho)), at least 1
-    rho = np.zeros(present.size)
-    more = present > 1 + 1e-6
-    several = present[more]
-    rho[more] = several + np.real(special.lambertw(-several * np.exp(-several)))
-    rho = np.minimum(rho, 600.0)
+    rho = _holder_kernels.stays_present_each(present)
     loss = stays_per_s / stays_mean * np.where(rho > 1e-9, rho / np.expm1(np.maximum(rho, 1e-9)), 1)
     if np.isfinite(observed_s):
         return kernels.birth_death_at(births, count * loss, observed_s, 40), loss

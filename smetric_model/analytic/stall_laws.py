@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _busy_kernels, _quantile_kernels
 from smetric_model.analytic import _stall_kernels as kernels
 from smetric_model.analytic._stall_kernels import Table
-from smetric_model.analytic.busy_periods import BusyPeriods, circle
+from smetric_model.analytic.busy_periods import BusyPeriods
 from smetric_model.analytic.queueing import cumulated, damping, on_grid
 
 __all__ = ["FEWEST_PLACES", "NO_STALLS", "StallLaw", "Stalled"]
@@ -23,13 +23,13 @@ _POINTS = 1 << 10  # of the transforms; half of them are the grid
 FEWEST_PLACES = 1e-3  #: places that count as none
 
 #: a table of a law that is 1 everywhere
-NO_STALLS = Table(np.ones((4, 2)), np.ones(4), 0.0, 0.0, 1.0)
-_NEVER = Table(np.repeat([[0.0], [1.0]], 2, axis=0) * np.ones(2), np.ones(4), 0.0, 0.0, 1.0)
+NO_STALLS = Table(np.ones((4, 2), dtype=np.float32), np.ones(4), 0.0, 0.0, 1.0)
+_NEVER = NO_STALLS._replace(cdf=np.array([[0, 0], [0, 0], [1, 1], [1, 1]], dtype=np.float32))
 
 
 def _table(levels: _Array, steps: _Array, cdf: _Array) -> Table:
     """Tabulate the laws at geometric levels, each on a grid of its own step."""
-    rows = np.empty((levels.size + 2, cdf.shape[1]))
+    rows = np.empty((levels.size + 2, cdf.shape[1]), dtype=np.float32)
     rows[:-2] = cdf
     rows[:, -1] = 1.0  # whatever lies beyond the grid
     rows[-2:] = 1.0
@@ -38,6 +38,10 @@ def _table(levels: _Array, steps: _Array, cdf: _Array) -> Table:
     last = levels.size - 1.0
     per_step = np.append(1.0 / steps, (1.0, 1.0))
     return Table(rows, per_step, first, last / span if span > 1e-9 else 0.0, last)
+
+
+def _geometric(first: float, last: float) -> _Array:
+    return np.asarray(first * np.exp(np.arange(_LEVELS) * (np.log(last / first) / (_LEVELS - 1))))
 
 
 def _alike(reach: _Array) -> list[slice]:
@@ -78,7 +82,7 @@ class Stalled:
         alone: NDArray[np.bool_],
     ):
         self._tables = law.arrivals, law.places
-        self._numbers = np.empty((kernels.NUMBERS, own_s.size))
+        self._numbers = np.empty((kernels.NUMBERS, own_s.size), dtype=np.float32)
         self._starts = np.empty((2, own_s.size), np.int32)
         self._numbers[0], self._numbers[1], self._numbers[2] = steps, own_s, weights
         kernels.placed(self._numbers, self._starts, log_interval, log_most, alone, *self._tables)
@@ -150,7 +154,7 @@ class StallLaw:
         growth = growth_rps * float(growing @ growing_weights)
         load = min(growth, 0.995)
         scale = load / growth if load > 0 else 1.0
-        levels = np.geomspace(max(shortest_s, 1e-9), max(longest_s, 2e-9), _LEVELS)
+        levels = _geometric(max(shortest_s, 1e-9), max(longest_s, 2e-9))
         spread = np.sqrt(rate_rps * levels * second / (1 - load) ** 3)
         reach = np.maximum(levels * (rate_rps * mean / (1 - load)) + 8 * spread, largest)
         most = np.maximum(most_prefills, FEWEST_PLACES)
@@ -172,18 +176,19 @@ class StallLaw:
             busy.delay_transforms(levels[part], transforms[part])
             steps[part] = busy.step_s
         if self.binds:
-            counts = np.geomspace(float(most.min()), float(most.max()) * (1 + 1e-9), _LEVELS)
+            counts = _geometric(float(most.min()), float(most.max()) * (1 + 1e-9))
             reach = np.maximum(counts * mean + 8 * np.sqrt(counts * second), largest)
             half = _POINTS // 2
-            for part in _alike(reach):
-                step = float(reach[part].max()) / half
-                pmf, _, _ = on_grid(work_s, weights, step, half - 1, half + 1)
+            parts = _alike(reach)
+            pmf = np.zeros((len(parts), half + 1))
+            for row, part in enumerate(parts):
+                steps[_LEVELS:][part] = step = float(reach[part].max()) / half
+                pmf[row], _, _ = on_grid(work_s, weights, step, half - 1, half + 1)
+            works = np.fft.rfft(pmf * damping(_POINTS)[: half + 1], n=_POINTS)
+            for work, part in zip(works, parts, strict=True):
                 _busy_kernels.sum_transforms(
-                    _busy_kernels.work_transform(pmf, circle(_POINTS)),
-                    counts[part],
-                    transforms[_LEVELS:][part],
+                    np.array((work.real, work.imag)), counts[part], transforms[_LEVELS:][part]
                 )
-                steps[_LEVELS:][part] = step
         cdf = cumulated(np.fft.irfft(transforms, n=_POINTS), damping(_POINTS), _POINTS // 2)
         self.arrivals = _table(levels, steps[:_LEVELS], cdf[:_LEVELS])
         self.places = _table(counts, steps[_LEVELS:], cdf[_LEVELS:]) if self.binds else _NEVER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -119,3 +119,22 @@ class StayRule:
             table[0] = self.stay_of_leads
             np.log(np.maximum(self.stay_above_leads, 1e-12), out=table[1])
         return table
+
+    def context_only(self) -> StayRule:
+        """Return the rule for those whose home has their context: no other is served there."""
+        return replace(self, stay_without=0.0, home_wins=np.zeros(HOLDERS))
+
+    def home_wins_of(self, holders: FloatArray, instances: int) -> FloatArray:
+        """Return P(the home is the least loaded of so many instances, itself one of them).
+
+        Parameters
+        ----------
+        holders : ndarray
+            Numbers of instances, from 1 to N; need not be whole.
+        instances : int
+            N.
+        """
+        if self.home_wins is None:
+            return np.asarray(1.0 / np.maximum(holders, 1.0))
+        of = np.linspace(0.0, np.log(float(max(instances, 2))), self.home_wins.size)
+        return np.asarray(np.interp(np.log(np.maximum(holders, 1.0)), of, self.home_wins))

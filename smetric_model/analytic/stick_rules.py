@@ -31,7 +31,7 @@ from smetric_model.errors import SpecError
 from smetric_model.routing.policy import Policy
 from smetric_model.routing.thresholds import FollowUp, ThresholdForm
 
-__all__ = ["Field", "StickRule", "evicted_ratio", "rule_of"]
+__all__ = ["Field", "StickRule", "evicted_ratio", "rule_of", "stays_against_bursts"]
 
 FloatArray = NDArray[np.float64]
 _LEVELS_KEPT = 64  # loads worked out and kept together
@@ -240,7 +240,7 @@ def rule_of(cluster: RoutedCluster, levels: int) -> StickRule:
         )
         return StickRule("slo", n, evicted, form.first_turn, (stays, within, _NO_TABLE))
     if cluster.unprefilled is not None:
-        of_hits = _stays_against_bursts(cluster.unprefilled, _token_leads(policy, hits), levels)
+        of_hits = stays_against_bursts(cluster.unprefilled, _token_leads(policy, hits), levels)
         # some other instance has nothing to prefill: it makes no difference which
         table = of_hits.mean(axis=0)[None, :]
         return StickRule(
@@ -325,10 +325,19 @@ def _token_leads(policy: Policy, hits: FollowUpHits) -> FloatArray:
     return np.asarray(_form(policy).home_load_limit(_seen(hits, 0.0)), dtype=float)
 
 
-def _stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) -> FloatArray:
-    """P(unprefilled tokens of l requests in flight <= lead) for each lead and l, (leads, levels).
+def stays_against_bursts(added: Unprefilled, leads: FloatArray, levels: int) -> FloatArray:
+    """Return P(unprefilled tokens of l requests in flight <= lead), shape (leads, levels).
 
     Some other instance has nothing to prefill.
+
+    Parameters
+    ----------
+    added : Unprefilled
+        What a request in flight adds.
+    leads : ndarray
+        What a home's hit is worth [tokens].
+    levels : int
+        Loads 0, …, levels - 1.
     """
     return np.asarray(
         _stay_kernels.stay_under_bursts(

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smetric_model.analytic import _chain_kernels as kernels
+from smetric_model.analytic import _arrival_kernels
 from smetric_model.analytic._search_kernels import ACCEPTED, MOST_STEPS
 from smetric_model.analytic.load_laws import least_loaded_law, least_loaded_over_time
 from smetric_model.analytic.returns import return_to_first_ratio
@@ -152,8 +152,7 @@ class Stickiness:
         The turn before has just left the home: it is less loaded than others.  Equal loads: one
         time in two.
         """
-        below = np.append(0.0, np.cumsum(self.load_law)[:-1])
-        return float(self.follow_up_load_law @ (below + 0.5 * self.load_law))
+        return self.wins(2)[0]
 
     def home_wins(self, count: int) -> FloatArray:
         """Return P(a follow-up's home is the least loaded of 1 … N instances), ties shared.
@@ -163,11 +162,19 @@ class Stickiness:
         count : int
             Numbers of instances, a geometric series.
         """
-        law, seen = np.maximum(self.load_law, 1e-300), self.follow_up_load_law
-        at_least = np.cumsum(self.load_law[::-1])[::-1]
-        of = np.geomspace(1.0, float(max(self.cluster.instances, 2)), count)
-        share = [float(seen @ kernels.least_loaded_share(at_least, law, m)) / m for m in of]
-        return np.asarray(np.clip(share, 0.0, 1.0))
+        return self.wins(count)[1]
+
+    def wins(self, count: int) -> tuple[float, FloatArray]:
+        """Return :attr:`older_wins` and :meth:`home_wins` together.
+
+        Parameters
+        ----------
+        count : int
+            As of :meth:`home_wins`.
+        """
+        of = float(max(self.cluster.instances, 2))
+        older, wins = _arrival_kernels.home_wins(self.load_law, self.follow_up_load_law, of, count)
+        return float(older), np.asarray(wins)
 
     @property
     def joined_load_mean(self) -> float:

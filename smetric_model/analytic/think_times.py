@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smetric_model.analytic import _arrival_kernels
 from smetric_model.errors import SpecError
 
 __all__ = ["ThinkTime"]
@@ -213,12 +214,4 @@ class ThinkTime:
             Between 0 and 1; 1 for stops that are short against the gaps.
         """
         stop, share = np.asarray(stop_s, dtype=float), np.asarray(weights, dtype=float)
-        whole = 0.5 * float(share @ stop**2)
-        if not whole > 0:
-            return 1.0
-        ratio = stop[:, None] / self.means_s
-        small = ratio < 1e-4
-        safe = np.where(small, 1.0, ratio)
-        # means² (x - 1 + exp(-x)), x = w/mean; its series where that cancels
-        met = np.where(small, 0.5 * ratio**2 * (1 - ratio / 3), safe + np.expm1(-safe))
-        return min(float(share @ (met * self.means_s**2) @ self.weights) / whole, 1.0)
+        return float(_arrival_kernels.met_ratio(stop, share, self.means_s, self.weights))

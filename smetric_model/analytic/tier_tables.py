@@ -152,7 +152,7 @@ class TierTables:
         older = padded(np.stack((self.private, self.idle, between), axis=1))
         older = older.reshape(len(TURNS_BACK), 3, blocks, lanes)
         rows = padded(deep).reshape(blocks, lanes).max(axis=1)
-        self._older_rows = np.asarray(rows, dtype=np.int64)
+        self._older_begin = np.append(0, np.cumsum(rows * (3 * lanes)))
         self._older = np.concatenate(
             [older[1 : 1 + count, :, block].ravel() for block, count in enumerate(rows)]
         )

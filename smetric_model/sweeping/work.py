@@ -248,6 +248,6 @@ def _read_trace(_key: tuple[str, int, int], held: _Held) -> Trace:
 
 
 def _file_state(scenario: Scenario) -> tuple[str, int, int]:
-    path = scenario.trace_path()
+    path = scenario.trace_path().absolute()
     state = path.stat()
-    return str(path.resolve()), state.st_size, state.st_mtime_ns
+    return str(path), state.st_size, state.st_mtime_ns

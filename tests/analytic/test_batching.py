@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smetric_model.analytic.batching import ColocatedInstance, RequestMix, tpot_ceiling_rps
+from smetric_model.analytic.latency import prefill_steps, prefill_time_s
 from smetric_model.analytic.memory import local_tier
 from smetric_model.analytic.step_model import step_model
+from smetric_model.analytic.step_time import step_time_s
 from smetric_model.catalog.gpu import get_gpu
 from smetric_model.catalog.instance import InstanceSpec
 from smetric_model.catalog.llm import get_llm
@@ -148,6 +150,58 @@ def test_pool_and_places(seed):
     assert larger.stability_rps >= instance.stability_rps * (1 - 1e-6)
     assert instance_of(mix, most=1).max_batch == 1.0
     assert (np.diff(instance.completion_rate_rps) >= -1e-12).all()
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10)
+def test_prefills_take_what_they_add_to_the_steps_of_others(seed):
+    mix = some_mix(seed)
+    instance = instance_of(mix)
+    new = mix.prompt_tokens - mix.hit_tokens
+    for others in (0.0, instance.max_batch - 1.0):  # tabulated; between them interpolated
+        context = instance.decode_context_tokens if others > 0 else 0.0
+        steps = prefill_steps(new, 8192, others)
+        without = step_time_s(MODEL, 0, 0, others, context)
+        within = prefill_time_s(MODEL, new, mix.hit_tokens, 8192, others, context)
+        assert instance.prefill_s(others) == pytest.approx(within - steps * without, rel=1e-9)
+        own = instance.own_prefill_s(np.array([others + 1.0]))
+        assert own[0] == pytest.approx(within, rel=1e-9)
+    between = np.linspace(0.0, 1.5 * instance.max_batch, 7)
+    for others, own in zip(between, instance.own_prefill_s(between + 1.0), strict=True):
+        marginal = instance.prefill_s(others)
+        assert instance.mean_prefill_s(others) == pytest.approx(marginal.mean())
+        step = step_time_s(MODEL, 0, 0, others, instance.decode_context_tokens)
+        assert own == pytest.approx(marginal + prefill_steps(new, 8192, others) * step)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10)
+def test_completions_are_those_of_the_batches_that_fit(seed):
+    instance = instance_of(some_mix(seed))
+    present = np.arange(1.0, instance.fits_ratio.size + 1)
+    step = step_time_s(MODEL, 0, 0, present, instance.decode_context_tokens)
+    decode = instance.mean_output_tokens * step / present
+    prefill = [instance.mean_prefill_s(n - 1) for n in present]
+    for found, each in (
+        (instance.completion_rate_rps, prefill + decode),
+        (instance.decode_completion_rps, decode),
+    ):
+        best = np.maximum.accumulate(1 / each)
+        # as many as fit: P(N = n) = P(N >= n) - P(N >= n + 1)
+        fit = -np.diff(instance.fits_ratio, append=0.0)
+        mean = [fit[:n] @ best[:n] + fit[n:].sum() * best[n - 1] for n in present.astype(int)]
+        assert found == pytest.approx(np.array(mean), rel=1e-9)
+
+
+def test_of_many_requests_some_say_how_decodes_shorten_prefills():
+    mix = some_mix(3, 512)
+    instance = instance_of(mix)
+    new, others = mix.prompt_tokens - mix.hit_tokens, instance.max_batch - 1.0
+    context = instance.decode_context_tokens
+    all_of_them = prefill_time_s(MODEL, new, mix.hit_tokens, 8192, others, context)
+    all_of_them -= prefill_steps(new, 8192, others) * step_time_s(MODEL, 0, 0, others, context)
+    assert instance.mean_prefill_s(others) == pytest.approx(all_of_them.mean(), rel=0.01)
+    assert instance.prefill_s(others) == pytest.approx(all_of_them, rel=0.1, abs=2e-3)
 
 
 def test_no_steady_state():

@@ -13,7 +13,7 @@ from smetric_model.analytic import _stay_kernels as stay_kernels
 from smetric_model.analytic.returns import TurnLaw, return_to_first_ratio
 from smetric_model.analytic.routed_cluster import FollowUpHits, RoutedCluster, Unprefilled
 from smetric_model.analytic.stay_rule import LEADS, Pace, StayRule, lead_of
-from smetric_model.analytic.stick_rules import _stays_against_bursts
+from smetric_model.analytic.stick_rules import stays_against_bursts
 from smetric_model.analytic.stickiness import stickiness
 from smetric_model.analytic.think_times import ThinkTime
 from smetric_model.routing import make_policy
@@ -84,7 +84,7 @@ def test_a_home_among_holders(load, instances):
 def test_bursts_of_unprefilled_tokens_by_drawing(ratio, lead, load):
     added = UNPREFILLED._replace(ratio=ratio)
     leads = np.array([lead, 80_000.0])
-    stay = _stays_against_bursts(added, leads, 13)[0, load]
+    stay = stays_against_bursts(added, leads, 13)[0, load]
     rng = np.random.default_rng(3)
     drawn = rng.choice(added.tokens, (20_000, max(load, 1)), p=added.weights / added.weights.sum())
     drawn *= rng.random(drawn.shape) < ratio
