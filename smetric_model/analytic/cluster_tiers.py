@@ -289,8 +289,7 @@ class LocalTier(TierTables):
         ages = np.empty(nodes.size)
         held = _tier_kernels.tier(
             self.ages,
-            self.content,
-            self.reused,
+            *self.contents,
             self.think_within,
             kept,
             kept_tokens,
