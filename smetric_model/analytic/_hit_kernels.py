@@ -90,14 +90,14 @@ def _groups(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
 def _add_older(  # type: ignore[no-untyped-def]
-    older, at, rows, back, turns_back, pace, window, retention, work, elsewhere
+    older, begin, end_at, back, turns_back, pace, window, retention, work, elsewhere
 ):
     """Add the older copies of a block's requests to what they find elsewhere, by instance."""
     start, end = window
     per_s = 1.0 / max(end - start, 1e-9)
     first_token_s, per_output_token_s = pace
-    for row in range(rows):
-        here = (at + row * 3 * LANES) & _HIDDEN
+    for row in range((end_at - begin) // (3 * LANES)):
+        here = (begin + row * 3 * LANES) & _HIDDEN
         weight, before_s = back[row], turns_back[row + 1] * first_token_s - first_token_s
         for i in range(LANES):
             passed = before_s + older[here + LANES + i]
@@ -236,7 +236,7 @@ def found(  # type: ignore[no-untyped-def]
     order,
     figures,
     group,
-    older_rows,
+    older_begin,
     older,
     alike,
     group_begin,
@@ -267,7 +267,7 @@ def found(  # type: ignore[no-untyped-def]
 
     ``figures``, ``group``: requests in blocks, in an order, and which shared prefix each has;
     ``older``: private tokens, idle and output tokens in between of copies 1, 2, … rows back,
-    ``older_rows`` of which each block has; ``alike``: those as long as the latest, by block (first
+    from ``older_begin`` on for each block; ``alike``: those as long as the latest, by block (first
     of each; request, row, idle, output in between). ``group_*``: the prefixes in parts, and their
     length. ``leads``: what home hits are worth, in cells of ``stay_of`` (2, cells): P(stay) with
     the context at home, and the logarithm of that of turns that find at least as much; empty where
@@ -313,18 +313,19 @@ def found(  # type: ignore[no-untyped-def]
         home_wins,
         without,
     )
-    powers = np.exp(stay_of[1, 0] * (edges - 1.0)) if leads.size == 0 else np.empty(0)
+    powers = np.empty(edges.size if leads.size == 0 else 0)
+    for row in range(powers.size):
+        powers[row] = np.exp(stay_of[1, 0] * (edges[row] - 1.0))
     work = np.zeros(_ROWS * LANES)
     elsewhere, tied = np.zeros(levels * LANES), np.zeros(levels * LANES)
     stays, refused, moves, adrift, tokens = 0.0, 0.0, 0.0, 0.0, 0.0
-    older_at = 0
-    for block in range(older_rows.size):
+    for block in range(older_begin.size - 1):
         at = (block * FIGURES * LANES) & _HIDDEN
         first = block * LANES
         _stay_of(leads, order, first, stay_of, work)
-        if instances <= 1.0:
-            work[_STAY * LANES : _LOG_KEPT * LANES] = 1.0
         for i in range(LANES):
+            if instances <= 1.0:
+                work[_STAY * LANES + i] = 1.0
             age = (end - figures[at + IDLE * LANES + i]) * per_s
             work[_SEEN * LANES + i] = min(max(age, 0.0), 1.0)
         for z in range(levels):
@@ -333,8 +334,8 @@ def found(  # type: ignore[no-untyped-def]
         if look_older:
             _add_older(
                 older,
-                older_at,
-                older_rows[block],
+                older_begin[block],
+                older_begin[block + 1],
                 back,
                 turns_back,
                 pace,
@@ -343,21 +344,21 @@ def found(  # type: ignore[no-untyped-def]
                 work,
                 elsewhere,
             )
-        older_at += older_rows[block] * 3 * LANES
         if needs_own and swaps > 0.0:
-            tied[:] = 0.0
+            for i in range(tied.size):
+                tied[i] = 0.0
             _find_ties(alike, block, edges, powers, turns_back, pace, window, retention, work, tied)
         for i in range(_STAYS * LANES, _ROWS * LANES):
             work[i] = 0.0
         for z in range(levels):
             for i in range(LANES):
-                prefix = prefixes[z, group[first + i]]
-                work[_CHANCE * LANES + i] = prefix[0]
+                g = group[first + i]
+                work[_CHANCE * LANES + i] = prefixes[z, g, 0]
                 if alone:
-                    work[_PREFIX_ELSEWHERE * LANES + i] = prefix[1]
+                    work[_PREFIX_ELSEWHERE * LANES + i] = prefixes[z, g, 1]
                 if needs_own:
-                    work[_DRIFTS * LANES + i] = prefix[2]
-                    work[_AT_HOLDER * LANES + i] = prefix[3]
+                    work[_DRIFTS * LANES + i] = prefixes[z, g, 2]
+                    work[_AT_HOLDER * LANES + i] = prefixes[z, g, 3]
             age = retention[z] if retention[z] > 0.0 else -np.inf
             _on_instance(
                 figures,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["follow", "holders", "stays_present", "stays_present_each"]
+__all__ = ["follow", "holders", "stays_present", "stays_present_each", "tilted_to"]
 
 _TILTS = 56  # laws of loads told apart by their mean
 _NODES = 8  # numbers of holders at which placements are worked out
@@ -79,6 +79,29 @@ def _tilted(law, means, laws, tails):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
+def tilted_to(law, mean):  # type: ignore[no-untyped-def]
+    """Return the law p_l θ^l that has a mean, or comes as near as its loads let it."""
+    low, high = -12.0, 6.0
+    result = np.empty(law.size)
+    for _ in range(40):
+        log = 0.5 * (low + high)
+        top = 0.0 if log <= 0.0 else log * (law.size - 1)
+        total, sums = 0.0, 0.0
+        for load in range(law.size):
+            result[load] = law[load] * np.exp(log * load - top)
+            total += result[load]
+            sums += result[load] * load
+        result /= total
+        if sums < mean * total:
+            low = log
+        else:
+            high = log
+        if high - low < 1e-6:
+            break
+    return result
+
+
+@njit(cache=True, error_model="numpy")
 def _place(value, points):  # type: ignore[no-untyped-def]
     """Cell and place in it of a value among increasing points, held within them."""
     low, high = 0, points.size - 1
@@ -96,7 +119,7 @@ def _place(value, points):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _spills(limits, mean, holding, missing, count, instances, means, tails, out):  # type: ignore[no-untyped-def]
+def _spills(limits, mean, holding, missing, count, instances, means, tails, all_above, out):  # type: ignore[no-untyped-def]
     """P(no holder takes it) of each of some requests, ``limits`` (requests, loads).
 
     A holder is preferred to another instance of load j while its load is below ``limits[:, j]``.
@@ -108,6 +131,8 @@ def _spills(limits, mean, holding, missing, count, instances, means, tails, out)
     there, further = _place(missing * mean, means)
     others = instances - count
     out[:] = 0.0
+    known = 0  # P(least of the holders >= load), of loads so far
+    all_above[levels] = 0.0
     before = 1.0
     for load in range(levels):
         upper = 0.0
@@ -116,13 +141,15 @@ def _spills(limits, mean, holding, missing, count, instances, means, tails, out)
             upper = tail**others
         least = before - upper
         before = upper
-        if least > 1e-12:
+        if least > 1e-9:
             for row in range(requests):
                 limit = limits[row, load]
-                if limit < levels:
-                    tail = (1.0 - beyond) * tails[here, limit] + beyond * tails[here + 1, limit]
-                    out[row] += least * tail**count
-        if before < 1e-12:
+                while known <= limit and known < levels:
+                    tail = (1.0 - beyond) * tails[here, known] + beyond * tails[here + 1, known]
+                    all_above[known] = tail**count if tail > 1e-9 else 0.0
+                    known += 1
+                out[row] += least * all_above[limit]
+        if before < 1e-9:
             break
 
 
@@ -173,7 +200,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
             recent += think[0, c] * think[1, c] * (early - late)
         share_cold[k] = min(recent / max(cold_s, 1e-9), 1.0)
     nodes, chances = np.empty(_NODES), np.empty((3, _NODES))
-    some = np.empty(limits.shape[1])
+    some, all_above = np.empty(limits.shape[1]), np.empty(levels + 1)
     busy = np.empty(_TILTS)
     for f in range(share.size):
         rate = rate_rps * share[f]
@@ -197,7 +224,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
                 chances[0, i] = (1.0 - beyond) * busy[at] + beyond * busy[at + 1]
                 continue
             missing = 1.0 - share[f]
-            size = (count, instances, means, tails, some)
+            size = (count, instances, means, tails, all_above, some)
             _spills(limits[f], mean, holding, missing, *size)
             early, late = some[:firsts].mean(), some[firsts:].mean()
             chances[0, i] = np.log(max(first * early + placed * late, 1e-30))
@@ -268,51 +295,56 @@ def follow(order, session, framework, counted, idle, stays, held, pace, out):  #
     """
     instances, retention_s, running_s, home_anyway = pace
     others = max(instances - 1.0, 1.0)
-    number, out[:] = 0.0, 0.0
+    kinds = np.empty((held.shape[1], 5))
+    for f in range(held.shape[1]):
+        holders, lost, spill = held[0, f], held[1, f], held[2, f]
+        even = holders / instances
+        # of the instances besides home and first: holders, and whether there are any of each kind
+        third = (holders - 1.0) / others * (instances - 2.0)
+        some, rest = min(third, 1.0), min(max(instances - 2.0 - third, 0.0), 1.0)
+        kinds[f, 0] = even
+        kinds[f, 1] = lost / max(1.0 - even, 1e-9) if holders < instances - 0.01 else 1e9
+        kinds[f, 2] = min((1.0 - spill * rest) / max(holders - 1.0, 1.0), 1.0)
+        kinds[f, 3] = min((1.0 - (1.0 - spill) * some) / max(others - third, 1.0), 1.0)
+        kinds[f, 4] = held[4, f] * (1.0 - home_anyway)
+    number = 0.0
+    first, previous, evicted, moved = 0.0, 0.0, 0.0, 0.0
     # P(at the first instance); elsewhere, this being the instance before or not, and it holds the
     # prefix or not
     here, left, left_lost, far, far_lost = 1.0, 0.0, 0.0, 0.0, 0.0
+    before = np.int64(-1)
     for i in range(order.size):
         row = order[i]
         f = framework[row]
-        holders, lost, spill, wins, common = (
-            held[0, f],
-            held[1, f],
-            held[2, f],
-            held[3, f],
-            held[4, f],
-        )
-        even = holders / instances
-        rate = lost / max(1.0 - even, 1e-9) if holders < instances - 0.01 else 1e9
-        over = max(idle[row] - retention_s, 0.0)
-        still = _left(rate * over)
-        at_home = still + (1.0 - still) * even
-        gone = stays[3, row]
-        stay = stays[0, row] + gone * (common * home_anyway + (1.0 - common) * at_home * wins)
-        tied = stays[1, row]
-        if i == 0 or session[row] != session[order[i - 1]]:
+        even, rate, to_holder, to_other, lost_to_all = kinds[f]
+        at_home = 1.0
+        if idle[row] > retention_s:
+            at_home = even + (1.0 - even) * _left(rate * (idle[row] - retention_s))
+        gone, tied = stays[3, row], stays[1, row]
+        away = gone * lost_to_all
+        moves = gone * (1.0 - held[4, f]) * (1.0 - at_home * held[3, f])
+        stay = stays[0, row] + gone - away - moves
+        if session[row] != before:
             here, left, left_lost, far, far_lost = 1.0, 0.0, 0.0, 0.0, 0.0
+            before = session[row]
         else:
             if here < 1.0 - 1e-9:
                 still = _left(rate * (idle[row] + running_s))
+                gained = even * (1.0 - still)
                 whole = left + left_lost
-                left = left * still + whole * even * (1.0 - still)
+                left = left * still + whole * gained
                 left_lost = whole - left
                 whole = far + far_lost
-                far = far * still + whole * even * (1.0 - still)
+                far = far * still + whole * gained
                 far_lost = whole - far
             kept = min(stay + 0.5 * tied, 1.0)
             leave = 1.0 - kept
             back = min(stays[2, row], leave)
-            anywhere = min(gone * common * (1.0 - home_anyway), leave - back)
+            anywhere = min(away, leave - back)
             seeking = leave - back - anywhere
-            # of the instances besides the two: holders, and whether there are any of each kind
-            third = (holders - 1.0) / others * (instances - 2.0)
-            some, rest = min(third, 1.0), min(max(instances - 2.0 - third, 0.0), 1.0)
-            to_holder = (1.0 - spill * rest) / max(holders - 1.0, 1.0)
-            to_other = (1.0 - (1.0 - spill) * some) / max(others - third, 1.0)
-            holding = anywhere / others + seeking * min(to_holder, 1.0)
-            missing = anywhere / others + seeking * min(to_other, 1.0)
+            anywhere /= others
+            holding = anywhere + seeking * to_holder
+            missing = anywhere + seeking * to_other
             came = (left + left_lost) * back + (left + far) * holding
             came += (left_lost + far_lost) * missing
             now_left = here * leave
@@ -323,9 +355,10 @@ def follow(order, session, framework, counted, idle, stays, held, pace, out):  #
             here = here * kept + came
         if counted[row]:
             number += 1.0
-            out[0] += here
-            out[1] += stay
-            out[2] += gone * common * (1.0 - home_anyway)
-            out[3] += gone * (1.0 - common) * (1.0 - at_home * wins) + tied
+            first += here
+            previous += stay
+            evicted += away
+            moved += moves + tied
+    out[0], out[1], out[2], out[3] = first, previous, evicted, moved
     out /= max(number, 1.0)
     return number

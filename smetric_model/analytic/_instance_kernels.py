@@ -16,7 +16,7 @@ __all__ = ["own_prefills", "residence", "tables"]
 
 _SOLVES = 20  # of the batch that fills the pool
 _BATCHES = 6  # at which prefills beside decodes are tabulated
-_PREFILLS = 64  # requests that say how decodes shorten the prefills of all
+_PREFILLS = 32  # requests that say how decodes shorten the prefills of all
 
 
 def _kernels(version: int) -> tuple[Any, Any]:
@@ -64,8 +64,9 @@ def _kernels(version: int) -> tuple[Any, Any]:
         """Batches, prefills beside decodes, decode steps, and completion rates by number present.
 
         Marginal prefill times at a few batches d: the steps with the chunks less the steps
-        without.  Of many requests some, by new tokens (``order``), say by how much decodes shorten
-        the prefills of all.  With l present an instance completes ``1 / (w(l - 1) + O T_d(l) / l)``
+        without.  What decodes beside it save of a prefill (weights that are read anyhow) depends on
+        its new tokens, not on its hit: of many requests some, by new tokens (``order``), say it for
+        all.  With l present an instance completes ``1 / (w(l - 1) + O T_d(l) / l)``
         in mean over how many fit; a larger batch never completes less.
         """
         size = alone.size if version >= 0 else 0
@@ -85,7 +86,7 @@ def _kernels(version: int) -> tuple[Any, Any]:
         for j in range(asked):
             at[j] = int((j + 0.5) * (size / asked))
         table, means = np.empty((rows, size)), np.empty(rows)
-        ratio = np.ones(asked)
+        saved = np.zeros(asked)
         for row in range(rows):
             decodes = grid[row]
             idle = one_step(model, 0.0, 0.0, decodes, context)
@@ -94,18 +95,18 @@ def _kernels(version: int) -> tuple[Any, Any]:
                 i = order[at[j]]
                 taken = one_prefill(model, new[i], hit[i], budget, decodes, context)
                 taken -= np.ceil(new[i] / chunk) * idle
-                ratio[j] = taken / max(alone[i], 1e-300)
+                saved[j] = alone[i] - taken
             after, total = 0, 0.0
             for place in range(size):
                 while after < asked and at[after] <= place:
                     after += 1
                 if after == 0 or after == asked:
-                    factor = ratio[min(after, asked - 1)]
+                    less = saved[min(after, asked - 1)]
                 else:
                     share = (place - at[after - 1]) / (at[after] - at[after - 1])
-                    factor = ratio[after - 1] + share * (ratio[after] - ratio[after - 1])
+                    less = saved[after - 1] + share * (saved[after] - saved[after - 1])
                 i = order[place]
-                table[row, i] = factor * alone[i]
+                table[row, i] = max(alone[i] - less, 0.0)
                 total += table[row, i]
             means[row] = total / size
         step_s, completion, decoding = np.empty(places), np.empty(places), np.empty(places)

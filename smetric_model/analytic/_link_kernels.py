@@ -91,7 +91,6 @@ def fetches(  # type: ignore[no-untyped-def]
     writing *= per_node_rps
     fixed = writing + passing
     choosy = recompute_s.size > 0
-    found = np.maximum(1.0, np.arange(1.0, flows + 1.0) / streams)
     # how many may be on the link for fetching still to be faster
     count = np.zeros(size, np.int64)
     joining = np.zeros(flows + 1)
@@ -103,7 +102,8 @@ def fetches(  # type: ignore[no-untyped-def]
                 if tokens[i] * wire[0] / pcie_bytes_per_s > spare:
                     count[i] = 0
                 elif nic[i] > 0.0:
-                    count[i] = np.searchsorted(found, spare / nic[i], side="right")
+                    while count[i] > 0 and max(count[i] / streams, 1.0) * nic[i] > spare:
+                        count[i] -= 1
         joining[count[i]] += weights[i] * nic[i]
     # work that comes while n are on the link: of those that still join, and of the others
     work, rest = np.empty(flows), 0.0
@@ -111,7 +111,12 @@ def fetches(  # type: ignore[no-untyped-def]
         rest += joining[n + 1]
         work[n] = per_node_rps * rest + fixed
     law = transfers_on_link(work, streams)
-    upto, stretch = np.cumsum(law), np.cumsum(law * found)
+    upto, stretch = law.copy(), law.copy()
+    for n in range(flows):
+        stretch[n] *= max((n + 1) / streams, 1.0)
+        if n > 0:
+            upto[n] += upto[n - 1]
+            stretch[n] += stretch[n - 1]
     load, used = 0.0, 0.0
     for i in range(size):
         made[i] = upto[count[i] - 1] if count[i] > 0 else 0.0

@@ -69,14 +69,14 @@ def _strata(new, weight, strata, stratum):  # type: ignore[no-untyped-def]
 
     Kinds are counted in narrow cells, and sorted only in those that a border crosses.
     """
-    keys = np.maximum(new, 1.0).view(np.int64)
-    total, last = 0.0, 0
+    bits = new.view(np.int64)
+    total, last = 0.0, _ONE << _SHIFT
     for k in range(new.size):
         total += max(weight[k], 0.0)
-        last = max(last, keys[k])
+        last = max(last, bits[k])
     upto = np.zeros((last >> _SHIFT) - _ONE + 2)
     for k in range(new.size):
-        upto[(keys[k] >> _SHIFT) - _ONE + 1] += max(weight[k], 0.0)
+        upto[max((bits[k] >> _SHIFT) - _ONE, 0) + 1] += max(weight[k], 0.0)
     per_weight = strata / total
     cell_stratum = np.empty(upto.size - 1, np.int64)
     crossed = 0
@@ -90,26 +90,29 @@ def _strata(new, weight, strata, stratum):  # type: ignore[no-untyped-def]
     cells, sizes = np.empty(crossed + 1, np.int64), np.zeros(crossed + 2, np.int64)
     chosen, found = np.empty(new.size, np.int64), 0
     for k in range(new.size):
-        cell = (keys[k] >> _SHIFT) - _ONE
+        cell = max((bits[k] >> _SHIFT) - _ONE, 0)
         stratum[k] = cell_stratum[cell]
         if stratum[k] < 0:
             cells[-stratum[k]] = cell
             sizes[1 - stratum[k]] += 1
             chosen[found] = k
             found += 1
-    begins = np.cumsum(sizes)
-    kinds, place = np.empty(found, np.int64), begins.copy()
+    for i in range(crossed + 1):
+        sizes[i + 1] += sizes[i]
+    kinds, ends = np.empty(found, np.int64), sizes
     for i in range(found):
         cell = -stratum[chosen[i]]
-        kinds[place[cell]] = chosen[i]
-        place[cell] += 1
+        kinds[ends[cell]] = chosen[i]
+        ends[cell] += 1
+    start = 0
     for i in range(1, crossed + 1):
-        _sort(kinds, begins[i], begins[i + 1], new)
+        _sort(kinds, start, ends[i], new)
         passed = upto[cells[i]]
-        for j in range(begins[i], begins[i + 1]):
+        for j in range(start, ends[i]):
             passed += weight[kinds[j]]
             s = min(max(int(passed * per_weight - 1e-9), 0), strata - 1)
             stratum[kinds[j]] = s
+        start = ends[i]
     return total
 
 
@@ -132,15 +135,19 @@ def pick(  # type: ignore[no-untyped-def]
     for k in by_output:  # those that do not occur are written over
         happen[count] = k
         count += 1 if weight[k] > 0.0 else 0
-    happen = happen[:count]
-    for k in happen:
+    tokens = 0.0
+    for i in range(count):
+        k = happen[i]
         s = stratum[k]
         place[s + 1] += 1
         size[s] += weight[k]
         mean[s] += weight[k] * new[k]
-    place = np.cumsum(place)
+    for s in range(strata):
+        place[s + 1] += place[s]
+        tokens += mean[s]
     order = np.empty(count, np.int64)
-    for k in happen:
+    for i in range(count):
+        k = happen[i]
         order[place[stratum[k]]] = k
         place[stratum[k]] += 1
     passed, step, start = 0.0, 0, 0
@@ -164,7 +171,7 @@ def pick(  # type: ignore[no-untyped-def]
     for i in range(targets.size):
         s = stratum[kinds[i]]
         scale[i] = 1.0 if taken[s] <= 0.0 else mean[s] / size[s] * found[s] / taken[s]
-    return mean.sum() / total
+    return tokens / total
 
 
 @njit(cache=True, error_model="numpy")

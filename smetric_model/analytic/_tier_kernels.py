@@ -63,7 +63,18 @@ def _shared_held(rate_rps, visit_s, part_ratio, unused):  # type: ignore[no-unty
 
 
 @njit(cache=True, error_model="numpy")
-def _contents(ages, content, reused, weights, between_s, table):  # type: ignore[no-untyped-def]
+def _unused_tokens(  # type: ignore[no-untyped-def]
+    rate_rps, running_s, part_ratio, part_size, unused
+):
+    """Shared prefixes, less what running requests use of them [tokens]."""
+    for part in range(part_size.size):
+        unused[part] = part_size[part] * np.exp(-rate_rps * part_ratio[part] * running_s)
+
+
+@njit(cache=True, error_model="numpy")
+def _contents(  # type: ignore[no-untyped-def]
+    ages, content, reused, weights, turns_back, running_s, table
+):
     r"""Add Σ w_d E[u_d min(g_d, τ)] to a table by τ, g_d = idle + service of the turns in between.
 
     ``content`` (turns back, ages) knows the idle times alone, ``reused`` is E[u_d].
@@ -71,10 +82,10 @@ def _contents(ages, content, reused, weights, between_s, table):  # type: ignore
     for row in range(1, weights.size):
         if weights[row] == 0.0 or reused[row] == 0.0:
             continue
-        cell = 0
+        cell, between_s = 0, (turns_back[row] - 1.0) * running_s
         for a in range(ages.size):
-            value = reused[row] * min(ages[a], between_s[row])
-            later = ages[a] - between_s[row]
+            value = reused[row] * min(ages[a], between_s)
+            later = ages[a] - between_s
             if later > 0.0:
                 while cell < ages.size - 2 and ages[cell + 1] <= later:
                     cell += 1
@@ -154,24 +165,27 @@ def tier(  # type: ignore[no-untyped-def]
     the router may leave at home, of which ``stay`` stay; ``nodes``: how much more than the mean
     each instance gets.  Fills ``retention``.
     """
-    weights = np.empty(reused.size)
+    weights, table = np.empty(reused.size), np.empty(ages.size)
     turns_back_law(mean_stay, instances, edges, weights)
-    table = stay * kept
-    _contents(ages, content, reused, weights, (turns_back - 1.0) * running_s, table)
+    for a in range(ages.size):
+        table[a] = stay * kept[a]
+    _contents(ages, content, reused, weights, turns_back, running_s, table)
     dead = private - stay * kept_reused
     for row in range(1, weights.size):
         dead -= weights[row] * reused[row]
     dead = max(dead, 0.0)
-    table += dead * ages
+    for a in range(ages.size):
+        table[a] += dead * ages[a]
+    unused = np.empty(part_size.size)
     for z in range(nodes.size):
         rate = nodes[z] * own_rps
-        unused = part_size * np.exp(-rate * part_ratio * running_s)
+        _unused_tokens(rate, running_s, part_ratio, part_size, unused)
         room = pool - nodes[z] * pinned
         retention[z] = _retention_s(
             room, rate, dead, ages, table, again, think_within, part_ratio, unused
         )
     middle = retention[nodes.size // 2]
-    visit = visit_s(middle, again, ages, think_within)
-    unused = part_size * np.exp(-own_rps * part_ratio * running_s)
+    _unused_tokens(own_rps, running_s, part_ratio, part_size, unused)
     held = own_rps * _at(middle, ages, table)
+    visit = visit_s(middle, again, ages, think_within)
     return held + _shared_held(own_rps, visit, part_ratio, unused)

@@ -229,15 +229,7 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     if state.stay_rule.seeks_hits and cluster.instances > 1:
         cold = ColdCluster.of(work, cluster.model)
         holding = holding_of(work, routed, hits, state.pace, cold)
-        moved = returns_of(
-            work,
-            holding,
-            state.stay_rule,
-            hits,
-            state.rate_rps,
-            cluster.instances,
-            state.pace,
-        )
+        moved = returns_of(work, holding, state.stay_rule, hits, routed, state.pace)
         return {
             "return_to_first_ratio": moved.first_ratio,
             "return_to_previous_ratio": moved.previous_ratio,

@@ -289,8 +289,7 @@ class LocalTier(TierTables):
         ages = np.empty(nodes.size)
         held = _tier_kernels.tier(
             self.ages,
-            self.content,
-            self.reused,
+            *self.contents,
             self.think_within,
             kept,
             kept_tokens,
@@ -384,7 +383,7 @@ class LocalTier(TierTables):
             self._order,
             self._blocks,
             self._groups,
-            self._older_rows,
+            self._older_begin,
             self._older,
             self._alike,
             self._group_begin,

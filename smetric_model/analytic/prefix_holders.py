@@ -37,7 +37,7 @@ anybody may serve the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,7 +46,8 @@ from numpy.typing import NDArray
 from smetric_model.analytic import _holder_kernels
 from smetric_model.analytic._step_kernels import prefill_time_s
 from smetric_model.analytic.cluster_tiers import held_by_all
-from smetric_model.analytic.stick_rules import stays_against_bursts
+from smetric_model.analytic.routed_stays import with_stays
+from smetric_model.analytic.stick_rules import Field, stays_against_bursts
 from smetric_model.routing.thresholds import FollowUp
 
 if TYPE_CHECKING:
@@ -57,7 +58,15 @@ if TYPE_CHECKING:
     from smetric_model.analytic.stickiness import Stickiness
     from smetric_model.routing.thresholds import ThresholdForm
 
-__all__ = ["ColdCluster", "PrefixHolding", "Prefixes", "Returns", "holding_of", "returns_of"]
+__all__ = [
+    "ColdCluster",
+    "PrefixHolding",
+    "Prefixes",
+    "Returns",
+    "holding_of",
+    "in_use",
+    "returns_of",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -176,11 +185,14 @@ class PrefixHolding:
         Rate at which one loses it [1/s].
     spill_ratio : ndarray
         Share of the requests placed by their prefix that go to an instance without it.
+    used_ratio : float
+        Share of the instances that hold any prefix; others stay idle.
     """
 
     holders: FloatArray
     loss_rate_per_s: FloatArray
     spill_ratio: FloatArray
+    used_ratio: float = 1.0
 
 
 class Returns(NamedTuple):
@@ -272,7 +284,21 @@ def holding_of(
         (routed.mean_load, 0.5 * (work.window_s[0] + work.window_s[1])),
         out,
     )
-    return PrefixHolding(*out)
+    used = _used_ratio(prefixes.share, out[0], n, within.size > 0)
+    return PrefixHolding(out[0], out[1], out[2], used)
+
+
+def _used_ratio(share: FloatArray, holders: FloatArray, instances: int, by_tokens: bool) -> float:
+    """Share of the instances that requests come to.
+
+    Where loads are requests the least loaded, to which prefixes spread, are those that hold none;
+    where they are unprefilled tokens any may be.
+    """
+    if share.sum() < 0.999:  # requests without a prefix come to all
+        return 1.0
+    chance = holders / instances
+    used = -np.expm1(np.log1p(-np.minimum(chance, 1 - 1e-12)).sum()) if by_tokens else chance.sum()
+    return float(min(max(used, 1 / instances), 1.0))
 
 
 def _limits(
@@ -303,13 +329,54 @@ def _limits(
     return np.clip(limit, 0.0, float(levels)).astype(np.int64)
 
 
+def in_use(
+    rule: StayRule, hits: LocalHits, routed: Stickiness, used_ratio: float
+) -> tuple[StayRule, LocalHits]:
+    """Return rule and tiers of the instances in use, where others stay idle.
+
+    They get 1 ÷ ``used_ratio`` times the mean rate: homes are busier by as much (the law p_l θ^l
+    of that mean), and forget sooner, as the tiers' busier instances do.
+
+    Parameters
+    ----------
+    rule, hits : StayRule, LocalHits
+        Of the local tier, at its fixed point.
+    routed : Stickiness
+        The mean field.
+    used_ratio : float
+        Share of the instances in use.
+    """
+    busier = 1.0 / used_ratio
+    spread = hits.spread
+    if busier < 1.01:
+        return rule, hits
+    log_rate, log_age = np.log(spread.nodes), np.log(np.maximum(spread.ages, 1e-6))
+    at = log_rate + np.log(busier)
+    slope = (log_age[-1] - log_age[0]) / max(log_rate[-1] - log_rate[0], 1e-9)
+    beyond = np.maximum(at - log_rate[-1], 0.0) * slope
+    if np.isfinite(log_age).all():
+        ages = np.exp(np.interp(at, log_rate, log_age) + beyond)
+        hits = replace(hits, spread=spread._replace(nodes=spread.nodes * busier, ages=ages))
+    seen = routed.follow_up_load_law
+    mean = float(seen @ np.arange(seen.size))
+    field = Field(
+        routed.load_law,
+        np.cumsum(routed.load_law[::-1])[::-1],
+        _holder_kernels.tilted_to(np.maximum(seen, 1e-300), busier * mean),
+        routed.mean_load,
+        routed.load_variance,
+        routed.total_variance,
+    )
+    stays = routed.rule.stay_of_hits(field) if routed.rule.hits is not None else None
+    return (rule if stays is None else with_stays(rule, routed, stays)), hits
+
+
 def returns_of(
     work: ClusterDemand,
     holding: PrefixHolding,
     rule: StayRule,
     hits: LocalHits,
-    rate_rps: float,
-    instances: int,
+    routed: Stickiness,
     pace: Pace,
 ) -> Returns:
     """Return where follow-ups go under a router that weighs hits.
@@ -320,13 +387,16 @@ def returns_of(
         The workload.
     holding : PrefixHolding
         Who holds the prefixes.
-    rule, hits, rate_rps, instances, pace
+    rule, hits, pace
         Of the local tier, at its fixed point.
+    routed : Stickiness
+        The mean field.
     """
     tier, rows = work.everyone, work.everyone.rows
-    kept = rule.context_only()
+    instances, own_rps = routed.cluster.instances, routed.cluster.rate_per_instance_rps
+    rule, hits = in_use(rule, hits, routed, holding.used_ratio)
     stays = np.stack(
-        tier.stays_alone(kept, hits, instances, rate_rps / instances, work.window_s, pace)
+        tier.stays_alone(rule.context_only(), hits, instances, own_rps, work.window_s, pace)
     )
     n = float(instances)
     held = np.empty((5, holding.holders.size + 1))

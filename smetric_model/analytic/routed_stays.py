@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from smetric_model.analytic.stickiness import Stickiness
     from smetric_model.scenario_sections import RouterSection
 
-__all__ = ["stay_rule", "tier_rule"]
+__all__ = ["stay_rule", "tier_rule", "with_stays"]
+
+FloatArray = NDArray[np.float64]
 
 #: what policies that weigh hits compare
 _LEADS: dict[str, Lead] = {"bailian": "share", "lmetric": "ratio", "dynamo": "tokens"}
@@ -71,25 +73,48 @@ def stay_rule(router: RouterSection, routed: Stickiness, hits: LocalHits) -> Sta
     kind = _LEADS.get(router.policy)
     if routed.stay_of_hits is None or routed.rule.hits is None or kind is None:
         return replace(rule, stay_without=without, older_wins=older, home_wins=wins)
-    order, lead, at = _ordered_leads(kind, routed.rule.hits)
-    stays = routed.stay_of_hits[order]
-    above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
     return replace(
         rule,
         stay_without=without,
         older_wins=older,
         home_wins=wins,
-        stay_of_leads=np.interp(at, lead, stays),
-        stay_above_leads=np.interp(at, lead, above),
-        lead=kind,
-        longest_lead=float(at[-1]),
+        **_stays_by_lead(kind, routed.rule.hits, routed.stay_of_hits),
     )
+
+
+def with_stays(rule: StayRule, routed: Stickiness, stay_of_hits: FloatArray) -> StayRule:
+    """Return a rule whose follow-ups stay as often as said.
+
+    Parameters
+    ----------
+    rule : StayRule
+        Its ``lead`` says what counts.
+    routed : Stickiness
+        The mean field, for the hits.
+    stay_of_hits : ndarray
+        How often each of the mean field's hits stays.
+    """
+    seen = routed.rule.hits
+    return rule if seen is None else replace(rule, **_stays_by_lead(rule.lead, seen, stay_of_hits))
+
+
+def _stays_by_lead(kind: Lead, seen: FollowUpHits, stay_of_hits: FloatArray) -> dict[str, Any]:
+    """Return what a rule says of those with much of their prompt at home."""
+    order, lead, at = _ordered_leads(kind, seen)
+    stays = stay_of_hits[order]
+    above = np.cumsum(stays[::-1])[::-1] / np.arange(stays.size, 0.0, -1.0)
+    return {
+        "stay_of_leads": np.interp(at, lead, stays),
+        "stay_above_leads": np.interp(at, lead, above),
+        "lead": kind,
+        "longest_lead": float(at[-1]),
+    }
 
 
 @lru_cache(maxsize=32)
 def _ordered_leads(
     kind: Lead, hits: FollowUpHits
-) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.intp], FloatArray, FloatArray]:
     """Order of hits by lead, their leads in it, and the leads told apart."""
     lead = lead_of(
         kind,

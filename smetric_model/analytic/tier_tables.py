@@ -8,6 +8,8 @@ tabulated: with ``u_d`` the private tokens that a turn shares with the one ``d``
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -152,7 +154,7 @@ class TierTables:
         older = padded(np.stack((self.private, self.idle, between), axis=1))
         older = older.reshape(len(TURNS_BACK), 3, blocks, lanes)
         rows = padded(deep).reshape(blocks, lanes).max(axis=1)
-        self._older_rows = np.asarray(rows, dtype=np.int64)
+        self._older_begin = np.append(0, np.cumsum(rows * (3 * lanes)))
         self._older = np.concatenate(
             [older[1 : 1 + count, :, block].ravel() for block, count in enumerate(rows)]
         )
@@ -168,13 +170,10 @@ class TierTables:
         )
 
     def _tabulate(self) -> None:
-        """E[u_d min(g_d, τ)] at some ages, and E[u_d], for each of TURNS_BACK."""
+        """Ages, and means at them that every question needs."""
         finite = self.idle[np.isfinite(self.idle) & (self.private > 0)]
         longest = float(finite.max()) if finite.size else 1.0
         self.ages = np.concatenate(([0.0], np.geomspace(0.05, max(longest, 1.0), _AGES)))
-        tables = [self._table_of(row, self.private[row]) for row in range(len(TURNS_BACK))]
-        self.content = np.array([table for table, _ in tables])
-        self.reused = np.array([mean for _, mean in tables])
         self.follow_up_ratio = float(self.has_home.mean())
         #: mean of min(think time, age)
         self.think_within = self.ages.copy()
@@ -189,6 +188,15 @@ class TierTables:
         ] = {}
         self._leads: dict[tuple[Lead, float], FloatArray] = {}
         self._kept_leads: dict[object, FloatArray] = {}
+
+    @cached_property
+    def contents(self) -> tuple[FloatArray, FloatArray]:
+        """E[u_d min(g_d, τ)] at the ages, and E[u_d], for each of TURNS_BACK.
+
+        Shapes (len(TURNS_BACK), a) and (len(TURNS_BACK),) [tokens · s], [tokens].
+        """
+        tables = [self._table_of(row, self.private[row]) for row in range(len(TURNS_BACK))]
+        return np.array([table for table, _ in tables]), np.array([mean for _, mean in tables])
 
     def _table_of(self, row: int, tokens: FloatArray) -> tuple[FloatArray, float]:
         """E[tokens · min(idle, τ)] at the ages, and E[tokens], for one of TURNS_BACK."""

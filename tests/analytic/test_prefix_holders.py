@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,20 @@ from scipy import stats
 from smetric_model import Scenario, predict, simulate
 from smetric_model.analytic import _holder_kernels as kernels
 from smetric_model.analytic import _session_kernels as sessions
+from smetric_model.analytic.cluster import ColocatedCluster
+from smetric_model.analytic.demand import demand_of
+from smetric_model.analytic.prefix_holders import (
+    ColdCluster,
+    _used_ratio,
+    holding_of,
+    in_use,
+    returns_of,
+)
+from smetric_model.workload.trace import load_trace
 
+DATA = Path(__file__).parents[2] / "data"
+BASE = Scenario.from_toml(DATA / "scenarios" / "agents-small.toml")
+TRACE = load_trace(DATA / "traces" / "agents-small.parquet")
 N = 24.0
 NO_TABLE = np.zeros((0, 0))
 THINK = np.array([[0.6, 0.4], [10.0, 60.0]])
@@ -62,6 +76,14 @@ def test_laws_of_other_mean_loads_are_those_of_more_arrivals():
         if mean < 12:
             assert row == pytest.approx(stats.poisson.pmf(np.arange(60), mean), abs=1e-8)
         assert tail == pytest.approx(np.cumsum(row[::-1])[::-1])
+
+
+@given(load=st.floats(0.2, 6.0), busier=st.floats(0.2, 3.0))
+def test_the_law_of_a_busier_instance_has_its_mean(load, busier):
+    law = stats.poisson.pmf(np.arange(80), load)
+    tilted = kernels.tilted_to(np.maximum(law, 1e-300), busier * load)
+    assert tilted.sum() == pytest.approx(1)
+    assert tilted @ np.arange(80) == pytest.approx(busier * load, rel=1e-3)
 
 
 def held(limit, law=None, share=(0.2, 0.05), rate=6.0, visit_s=400.0, end_s=1e5, within=None):
@@ -202,14 +224,65 @@ def test_a_former_instance_that_lost_the_prefix_is_no_goal():
     assert returns[0] > 1.5 * returns[-1]
 
 
+def test_instances_in_use():
+    share = np.array([0.5, 0.5])
+    few = np.array([4.0, 6.0])
+    # spread to those that hold nothing, or to any
+    assert _used_ratio(share, few, 40, False) == pytest.approx(10 / 40)
+    assert _used_ratio(share, few, 40, True) == pytest.approx(1 - 0.9 * 0.85)
+    assert _used_ratio(share, 30 * share + 10, 40, False) == 1.0
+    assert _used_ratio(0.9 * share, few, 40, True) == 1.0  # others have no prefix
+
+
+@pytest.fixture(scope="module")
+def solved():
+    answers = {}
+
+    def of(policy):
+        if policy not in answers:
+            asked = BASE.replace(**{"router.policy": policy})
+            cluster = ColocatedCluster(asked, demand_of(asked, TRACE))
+            answers[policy] = cluster, cluster.at(5.0)
+        return answers[policy]
+
+    return of
+
+
+@pytest.mark.parametrize("policy", ["bailian", "lmetric", "dynamo"])
+def test_where_instances_stay_idle_others_keep_less(solved, policy):
+    _, state = solved(policy)
+    given_ = (state.stay_rule, state.hits, state.routed)
+    assert in_use(*given_, 1.0) == (state.stay_rule, state.hits)
+    rule, hits = in_use(*given_, 0.5)
+    assert (hits.spread.nodes == 2 * state.hits.spread.nodes).all()
+    assert (hits.spread.ages < state.hits.spread.ages).all()
+    assert (rule.stay_of_leads <= state.stay_rule.stay_of_leads + 1e-9).all()
+    assert rule.stay_of_leads.mean() < state.stay_rule.stay_of_leads.mean()
+
+
+@pytest.mark.parametrize("policy", ["bailian", "lmetric", "dynamo"])
+def test_a_workload_s_holders_are_some_of_the_instances(solved, policy):
+    cluster, state = solved(policy)
+    work = cluster.work
+    cold = ColdCluster.of(work, cluster.model)
+    assert 0 < cold.chunk_s <= cold.prefill_s
+    holding = holding_of(work, state.routed, state.hits, state.pace, cold)
+    assert holding.holders.shape == work.prefixes.share.shape
+    assert ((holding.holders >= 1) & (holding.holders <= cluster.instances)).all()
+    assert ((holding.spill_ratio >= 0) & (holding.spill_ratio <= 1)).all()
+    assert (holding.loss_rate_per_s >= 0).all()
+    moved = returns_of(work, holding, state.stay_rule, state.hits, state.routed, state.pace)
+    assert all(0 <= value <= 1 for value in moved)
+    everything = moved.previous_ratio + moved.evicted_ratio + moved.other_ratio
+    assert everything + moved.overload_ratio == pytest.approx(1)
+
+
 @pytest.mark.parametrize("policy", ["bailian", "lmetric", "dynamo"])
 def test_where_follow_ups_go_is_as_simulated(policy):
-    scenario = Scenario.from_toml("data/scenarios/agents-small.toml").replace(
-        **{"router.policy": policy, "workload.rate_rps": 5.0}
-    )
-    simulated = simulate(scenario)
+    scenario = BASE.replace(**{"router.policy": policy, "workload.rate_rps": 5.0})
+    simulated = simulate(scenario, TRACE)
     asked = scenario.replace(**{"workload.rate_rps": simulated["arrival_rate_rps"]})
-    predicted = predict(asked)
+    predicted = predict(asked, trace=TRACE)
     for name in ("evicted", "other", "overload"):
         key = f"migrated_{name}_ratio"
         assert predicted[key] == pytest.approx(simulated[key], abs=0.06), name
