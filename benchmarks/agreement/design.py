@@ -118,6 +118,7 @@ class Point:
     warmup_s: float = math.nan
     window_s: float = math.nan
     nic_bytes_per_s: float = 25e9
+    recompute_if_faster: bool = True
 
     @property
     def stratum(self) -> str:
@@ -197,7 +198,10 @@ class Point:
                 "nic_bytes_per_s": self.nic_bytes_per_s,
                 "dram_bytes_per_node": max(1280e9, tier),
             },
-            global_tier={"bytes_per_node": tier},
+            global_tier={
+                "bytes_per_node": tier,
+                "recompute_if_faster": self.recompute_if_faster,
+            },
             workload={
                 # the trace is handed over; it is entered at its beginning, at its own rate
                 "rate_rps": "trace",
@@ -409,7 +413,7 @@ def load(half: str) -> list[Point]:
     """Read points from a file: those of a half, or others of this form."""
     table = pd.read_csv(HERE / f"{half}.csv", keep_default_na=False)
     kinds = {field.name: field.type for field in fields(Point)}
-    cast = {"int": int, "float": float, "str": str}
+    cast = {"int": int, "float": float, "str": str, "bool": bool}
     return [
         Point(**{name: cast[str(kinds[name])](value) for name, value in row.items()})
         for row in table.to_dict("records")

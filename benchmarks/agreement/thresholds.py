@@ -49,6 +49,9 @@ CONSTANT = study.CONSTANT
 VARIANTS = ("base", "short", "short, same rate", "fast")
 NAME, SHORT = "thresholds-candidates", "thresholds-short"
 REQUESTS = 8_000
+#: columns of an outcome that rows keep
+KEPT = ("total_within_slo_tps", "e2e_mean_s", "return_to_previous_ratio", "recomputed_ratio")
+KEPT += ("global_ratio", "nic_in_utilisation_ratio", "compute_utilisation_ratio")
 Row = dict[str, Any]
 
 
@@ -140,42 +143,40 @@ def variant(point: design.Point, name: str) -> design.Point:
 
 def simulated(task: tuple[design.Point, str, int, list[tuple[float, float]]]) -> list[Row]:
     """Rows of a variant and seed at some pairs of thresholds."""
+    point, name, seed, pairs = task
+    return simulated_pairs(variant(point, name), name, seed, pairs)
+
+
+def simulated_pairs(
+    point: design.Point, name: str, seed: int, pairs: list[tuple[float, float]]
+) -> list[Row]:
+    """Rows of a scenario and seed at some pairs of thresholds."""
     from smetric_model.simulate import simulate
 
-    point, name, seed, pairs = task
-    point = variant(point, name)
     trace = point.trace(seed)
     rows = []
     for overload, hit_ratio in pairs:
-        scenario = point.scenario(seed).replace(
-            **{"router.overload": overload, "router.hit_ratio": hit_ratio}
-        )
-        outcome = simulate(scenario, trace)
-        rows.append(
-            {
-                "number": point.number,
-                "variant": name,
-                "seed": seed,
-                "overload": "inf" if math.isinf(overload) else overload,
-                "hit_ratio": hit_ratio,
-                "total_within_slo_tps": outcome.number("total_within_slo_tps"),
-                "e2e_mean_s": outcome.number("e2e_mean_s"),
-                "return_to_previous_ratio": outcome.number("return_to_previous_ratio"),
-                "recomputed_ratio": outcome.number("recomputed_ratio"),
-                "valid": bool(outcome["valid"]),
-            }
-        )
+        outcome = simulate(with_pair(point.scenario(seed), overload, hit_ratio), trace)
+        key = {"number": point.number, "variant": name, "seed": seed, "hit_ratio": hit_ratio}
+        key["overload"] = "inf" if math.isinf(overload) else overload
+        kept = {column: outcome.number(column) for column in KEPT}
+        rows.append(key | kept | {"valid": bool(outcome["valid"])})
     return rows
 
 
-def trace_rate(point: design.Point) -> float:
+def with_pair(scenario: Any, overload: float, hit_ratio: float) -> Any:
+    """Return a scenario at a pair of thresholds."""
+    return scenario.replace(**{"router.overload": overload, "router.hit_ratio": hit_ratio})
+
+
+def trace_rate(point: design.Point, seeds: Iterable[int] = SEEDS) -> float:
     """Mean rate of the traces in their windows [requests/s].
 
     Sessions have heavy tails: what a few hours of a small cluster hold differs from what was asked.
     """
     end = point.warmup_s + point.window_s
     counts = []
-    for seed in SEEDS:
+    for seed in seeds:
         arrival = point.trace(seed).column("arrival_s")
         counts.append(int(((arrival >= point.warmup_s) & (arrival < end)).sum()))
     return float(np.mean(counts)) / point.window_s
@@ -183,25 +184,36 @@ def trace_rate(point: design.Point) -> float:
 
 def tuned(task: tuple[design.Point, str, str]) -> list[Row]:
     """Row of ``tune`` for a variant."""
+    point, name, digest = task
+    hit_ratios = HIT_RATIOS if name == "base" else CONSTANT[1:]
+    point = variant(point, name)
+    return [tuned_point(point, name, digest, hit_ratios, SEEDS)]
+
+
+def tuned_point(
+    point: design.Point,
+    name: str,
+    digest: str,
+    hit_ratios: tuple[float, ...],
+    seeds: tuple[int, ...],
+) -> Row:
+    """Row of ``tune`` for a scenario, at the rate of its traces."""
     from smetric_model.tuning import tune
 
-    point, name, digest = task
     row: Row = {"number": point.number, "variant": name, "tune": digest}
-    point = variant(point, name)
-    row["rate_rps"] = trace_rate(point)
-    asked = point.scenario(SEEDS[0]).replace(**{"workload.rate_rps": row["rate_rps"]})
-    grid = (OVERLOADS, HIT_RATIOS if name == "base" else CONSTANT[1:])
+    row["rate_rps"] = trace_rate(point, seeds)
+    asked = point.scenario(seeds[0]).replace(**{"workload.rate_rps": row["rate_rps"]})
     try:
         tuning = tune(
-            asked, point.trace(SEEDS[0]), loss=None, overloads=grid[0], hit_ratios=grid[1]
+            asked, point.trace(seeds[0]), loss=None, overloads=OVERLOADS, hit_ratios=hit_ratios
         )
     except (ValueError, RuntimeError) as error:
-        return [row | {"error": f"{type(error).__name__}: {error}"}]
+        return row | {"error": f"{type(error).__name__}: {error}"}
     result = tuning.to_dict()
     row["balance"] = tuning.situation.social_balance
     kept = ("overload", "hit_ratio", "matters", "spread_ratio", "social_overload")
     kept += ("social_hit_ratio", "private_overload", "private_hit_ratio", "hit_weight", "grid")
-    return [row | {key: result[key] for key in kept} | {"cost": result["situation"]["cost"]}]
+    return row | {key: result[key] for key in kept} | {"cost": result["situation"]["cost"]}
 
 
 # --- rows --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,13 +48,17 @@ class Regret(NamedTuple):
     held_out: float
 
 
-def grids(path: Path = GRIDS) -> tuple[dict[tuple[int, str], Grid], dict[tuple[int, str], Any]]:
+def grids(
+    path: Path = GRIDS, prefix: str = "tps_", said: str = "predicted_tps"
+) -> tuple[dict[tuple[int, str], Grid], dict[tuple[int, str], Any]]:
     """Read what was simulated, and what ``predict`` says at the same pairs.
 
     Parameters
     ----------
     path : Path
         The file.
+    prefix, said : str
+        Columns: of each seed, and of the prediction.
 
     Returns
     -------
@@ -64,12 +68,12 @@ def grids(path: Path = GRIDS) -> tuple[dict[tuple[int, str], Grid], dict[tuple[i
     table = pd.read_csv(path)
     simulated: dict[tuple[int, str], Grid] = {}
     predicted: dict[tuple[int, str], Any] = {}
-    columns = [f"tps_{seed}" for seed in SEEDS]
+    columns = [name for name in table.columns if name.startswith(prefix)]
     for (number, variant), rows in table.groupby(["number", "variant"], sort=True):
         key = int(number), str(variant)
         pairs = list(zip(rows["overload"], rows["hit_ratio"], strict=True))
         simulated[key] = dict(zip(pairs, rows[columns].to_numpy(), strict=True))
-        predicted[key] = dict(zip(pairs, rows["predicted_tps"], strict=True))
+        predicted[key] = dict(zip(pairs, rows[said], strict=True))
     return simulated, predicted
 
 
@@ -115,16 +119,22 @@ def nearest(overload: float, hit_ratio: float) -> Pair:
     )
 
 
-def leaning(grid: Mapping[Pair, Array]) -> Array:
+def leaning(
+    grid: Mapping[Pair, Array],
+    sooner: tuple[float, ...] = SOONER,
+    later: tuple[float, ...] = LATER,
+) -> Array:
     """Return by how much letting sessions leave later beats letting them leave sooner, by seed.
 
-    A plateau has no place for an optimum, but it leans: mean tokens within SLO at ``LATER`` less
-    that at ``SOONER``, HIT_RATIO as usual, ÷ the largest.
+    A plateau has no place for an optimum, but it leans: mean tokens within SLO at ``later`` less
+    that at ``sooner``, HIT_RATIO as usual, ÷ the largest.
 
     Parameters
     ----------
     grid : mapping
         Tokens/s within SLO, by seed or not.
+    sooner, later : tuple of float
+        OVERLOADs on either side.
 
     Returns
     -------
@@ -132,11 +142,15 @@ def leaning(grid: Mapping[Pair, Array]) -> Array:
     """
     line = {over: np.atleast_1d(grid[over, CONSTANT[1]]) for over in OVERLOADS}
     top = np.max(list(line.values()), axis=0)
-    later, sooner = (np.mean([line[o] for o in some], axis=0) for some in (LATER, SOONER))
-    return np.asarray((later - sooner) / top)
+    gained, lost = (np.mean([line[o] for o in some], axis=0) for some in (later, sooner))
+    return np.asarray((gained - lost) / top)
 
 
-def turn(lower: Mapping[Pair, Array], higher: Mapping[Pair, Array]) -> tuple[float, float]:
+def turn(
+    lower: Mapping[Pair, Array],
+    higher: Mapping[Pair, Array],
+    measure: Callable[[Mapping[Pair, Array]], Array] = leaning,
+) -> tuple[float, float]:
     """Return by how much a variant leans further towards leaving late than another, and its error.
 
     Parameters
@@ -144,12 +158,14 @@ def turn(lower: Mapping[Pair, Array], higher: Mapping[Pair, Array]) -> tuple[flo
     lower, higher : mapping
         Grids, or lines, of the variants at the same seeds; OVERLOAD* should be larger in the
         second.
+    measure : callable, default :func:`leaning`
+        Of a grid, by seed.
 
     Returns
     -------
     turn, standard_error : float
     """
-    change = leaning(higher) - leaning(lower)
+    change = measure(higher) - measure(lower)
     error = float(change.std(ddof=1)) / math.sqrt(change.size) if change.size > 1 else 0.0
     return float(change.mean()), error
 

@@ -45,12 +45,24 @@ def _exponential(power, size, result):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
-def _times(left, right, result):  # type: ignore[no-untyped-def]
-    """Product of complex numbers; the result may be one of them."""
-    lr, li, rr, ri, pr, pi = left[0], left[1], right[0], right[1], result[0], result[1]
+def _times(left, right):  # type: ignore[no-untyped-def]
+    """Product of complex numbers, in place of the first.
+
+    (Few arrays a loop: of more the compiler does not check that they lie apart.)
+    """
+    lr, li, rr, ri = left[0], left[1], right[0], right[1]
     for i in range(lr.size):
-        a, b, c, d = lr[i], li[i], rr[i], ri[i]
-        pr[i], pi[i] = a * c - b * d, a * d + b * c
+        a, b = lr[i], li[i]
+        lr[i], li[i] = a * rr[i] - b * ri[i], a * ri[i] + b * rr[i]
+
+
+@njit(cache=True, error_model="numpy", fastmath=_FAST)
+def _add(left, share, right):  # type: ignore[no-untyped-def]
+    """Add a multiple of complex numbers to others, in place of these."""
+    lr, li, rr, ri = left[0], left[1], right[0], right[1]
+    for i in range(lr.size):
+        lr[i] += share * rr[i]
+        li[i] += share * ri[i]
 
 
 @njit(cache=True, error_model="numpy")
@@ -60,10 +72,12 @@ def _squares(x, most):  # type: ignore[no-untyped-def]
     while most >> bits:
         bits += 1
     squares = np.empty((bits, 2, x.shape[1]))
-    for i in range(x.shape[1]):
-        squares[0, 0, i], squares[0, 1, i] = x[0, i], x[1, i]
-    for bit in range(1, bits):
-        _times(squares[bit - 1], squares[bit - 1], squares[bit])
+    for bit in range(bits):
+        before = squares[bit - 1] if bit else x
+        for i in range(x.shape[1]):
+            squares[bit, 0, i], squares[bit, 1, i] = before[0, i], before[1, i]
+        if bit:
+            _times(squares[bit], before)
     return squares
 
 
@@ -76,25 +90,18 @@ def _series(pmf, x, value, weighted):  # type: ignore[no-untyped-def]
             largest, before = max(largest, place - before), place
     squares = _squares(x, largest)
     power = np.empty((2, x.shape[1]))
-    pr, pi, vr, vi, wr, wi = power[0], power[1], value[0], value[1], weighted[0], weighted[1]
-    for i in range(pr.size):
-        pr[i] = 1.0
-        pi[i] = vr[i] = vi[i] = wr[i] = wi[i] = 0.0
+    for i in range(x.shape[1]):
+        power[0, i], power[1, i] = 1.0, 0.0
+        value[0, i] = value[1, i] = weighted[0, i] = weighted[1, i] = 0.0
     before = 0
     for place in range(pmf.size):
-        if pmf[place] == 0.0:
-            continue
-        gap = place - before
-        before = place
-        for bit in range(squares.shape[0]):
-            if gap >> bit & 1:
-                _times(power, squares[bit], power)
-        share, moment = pmf[place], pmf[place] * place
-        for i in range(pr.size):
-            vr[i] += share * pr[i]
-            vi[i] += share * pi[i]
-            wr[i] += moment * pr[i]
-            wi[i] += moment * pi[i]
+        if pmf[place] != 0.0:
+            gap, before = place - before, place
+            for bit in range(squares.shape[0]):
+                if gap >> bit & 1:
+                    _times(power, squares[bit])
+            _add(value, pmf[place], power)
+            _add(weighted, pmf[place] * place, power)
 
 
 @njit(cache=True, error_model="numpy", fastmath=_FAST)
@@ -126,7 +133,7 @@ def delay_transforms(pmf, first, rate, z, arrivals, result):  # type: ignore[no-
         for i in range(size):
             power[0, i], power[1, i] = rate * (busy[0, i] - 1.0), rate * busy[1, i]
         _exponential(power, size, x)
-        _times(x, z, x)
+        _times(x, z)
         _series(first if settled else pmf, x, value, weighted)
         if settled:
             break
@@ -187,10 +194,10 @@ def sum_transforms(work, counts, result):  # type: ignore[no-untyped-def]
         share = counts[level] - whole
         for bit in range(squares.shape[0]):
             if (whole - before) >> bit & 1:
-                _times(law, squares[bit], law)
+                _times(law, squares[bit])
         before = whole
         for i in range(size):
             part[0, i], part[1, i] = 1.0 - share + share * work[0, i], share * work[1, i]
-        _times(part, law, part)
+        _times(part, law)
         for i in range(size):
             result[level, i] = complex(part[0, i], part[1, i])

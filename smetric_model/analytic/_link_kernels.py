@@ -72,18 +72,20 @@ def fetches(  # type: ignore[no-untyped-def]
     streams,
     passing,
     computing,
+    computing_at_writes,
     result,
 ):
     """Fill P(each fetch is made) and how long those take [s]; return what links are used.
 
     ``flows``: transfers told apart on a link; ``recompute_s`` is empty where fetches are always
-    made.  Returns the load of the NICs, of PCIe, the NICs' if every fetch were made, and that of
-    writes alone.
+    made; ``computing`` and ``computing_at_writes``: probability that GPUs compute meanwhile, of
+    fetches and of writes.  Returns the load of the NICs, of PCIe, the NICs' if every fetch were
+    made, and that of writes alone.
     """
     size = tokens.size
     made, time = result[0], result[1]
     nic = nic_s(tokens, wire, computing, np.empty(size))
-    writes = nic_s(written, wire, computing, np.empty(size))
+    writes = nic_s(written, wire, computing_at_writes, np.empty(size))
     writing, offered = 0.0, 0.0
     for i in range(size):
         writing += weights[i] * writes[i]

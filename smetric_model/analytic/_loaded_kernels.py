@@ -189,8 +189,8 @@ def tpot_cases(rows, turn, turns, decode, log_interval, log_most, tokens, cases,
             result[3, count] = log_interval[case, i]
             result[4, count] = log_most[i]
             count += 1
-        if count > start:
-            result[2, start:count] = shares[case] / (count - start)
+        for j in range(start, count):
+            result[2, j] = shares[case] / (count - start)
     return result[:, :count]
 
 

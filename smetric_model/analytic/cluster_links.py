@@ -13,6 +13,10 @@ run at full speed and more share what there is,
 at what it finds on the link, so that the load ρ_n that arrives falls with the number n on it: a
 busy link refuses fetches and cannot saturate by them.
 
+Where KV is written through, a write begins as its request begins to decode, so that the GPUs
+compute meanwhile, which slows it down (``data/fabric.toml``, ``busy_ratio``); in a pool that only
+prefills they compute as at any time.
+
 Writes hold no request up: where they alone are more than the NICs carry, they lag behind without
 bound, and no fetch that could be recomputed is made.
 """
@@ -133,6 +137,7 @@ class Links:
         written_tokens: FloatArray,
         recompute_s: FloatArray | None,
         computing: float,
+        computing_at_writes: float | None = None,
     ) -> Fetches:
         """Return which fetches are made, and how long they take.
 
@@ -150,6 +155,8 @@ class Links:
             How long computing the fetch instead would take [s]; None: fetches are always made.
         computing : float
             Probability that an instance computes.
+        computing_at_writes : float, optional
+            Probability that it does while it writes; by default as at any time.
 
         Returns
         -------
@@ -170,6 +177,7 @@ class Links:
             self.streams,
             float(self.passing),
             float(computing),
+            float(computing if computing_at_writes is None else computing_at_writes),
             result,
         )
         return Fetches(result[0], result[1], load, used, offered, writing)

@@ -64,6 +64,9 @@ class RequestsOfEngines:
         self.work, self.links = work, links
         self.model, self.fitted = model, fitted
         self.tier = scenario.global_tier
+        self._decodes_at_writes = (
+            scenario.cluster.serving == "colocated" and scenario.global_tier.write == "through"
+        )
         self.instance = work.demand.instance
         self.capacity_tokens = nodes * self.tier.bytes_per_node / work.demand.kv_bytes_per_token
         self.global_age_s = float("inf")
@@ -149,7 +152,15 @@ class RequestsOfEngines:
             recompute = prefill_time_s(self.model, potential, here, self.instance.token_budget)
         weights = np.full(kinds.size, 1 / kinds.size)
         written = missing if self.capacity_tokens > 0 else np.zeros(kinds.size)
-        fetches = self.links.fetches(rate_rps, potential, weights, written, recompute, computing)
+        fetches = self.links.fetches(
+            rate_rps,
+            potential,
+            weights,
+            written,
+            recompute,
+            computing,
+            1.0 if self._decodes_at_writes else computing,
+        )
         fetched = np.where(work.lots[: kinds.size] < fetches.made_ratio, potential, 0.0)
         fetch_s = np.where(fetched > 0, fetches.time_s, 0.0)
         is_free = kinds >= 2 * local.prompt.size

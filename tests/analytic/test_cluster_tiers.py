@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smetric_model.analytic import _tier_kernels
-from smetric_model.analytic.cluster_demand import cluster_demand
+from smetric_model.analytic.cluster_demand import cluster_demand, with_sessions
 from smetric_model.analytic.cluster_links import Links
 from smetric_model.analytic.cluster_tiers import turns_back_weights
 from smetric_model.analytic.demand import cluster_of, demand_of
 from smetric_model.analytic.efficiencies import get_efficiencies
+from smetric_model.analytic.fabric import nic_curve
+from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.session_reuse import TURNS_BACK, session_reuse
 from smetric_model.analytic.stay_rule import Pace, StayRule
 from smetric_model.scenario import Scenario
@@ -225,6 +227,44 @@ def test_utilisation_counts_reads_and_writes():
     assert both.nic_utilisation == pytest.approx(2 * reads.nic_utilisation)
     per_node = 2.0 / 4 * TOKENS.mean() * DEMAND.kv_bytes_per_token * 3 / 4
     assert reads.nic_utilisation == pytest.approx(per_node / (0.4 * 25e9))
+
+
+def test_writes_beside_decoding_take_longer():
+    measured = links()
+    given = (2.0, NOTHING, EQUAL, TOKENS, None)
+    idle = measured.fetches(*given, 0.2, 0.0).write_utilisation
+    busy = measured.fetches(*given, 0.2, 1.0).write_utilisation
+    _, _, busy_ratio = nic_curve(cluster_of(BASE))
+    assert busy == pytest.approx(idle / busy_ratio)
+    usual = measured.fetches(*given, 0.2).write_utilisation
+    assert usual == pytest.approx(0.2 * busy + 0.8 * idle)
+    # what is fetched does not answer to it, but to how long the link is taken
+    assert measured.fetches(2.0, TOKENS, EQUAL, NOTHING, None, 0.2, 1.0).nic_utilisation == (
+        pytest.approx(measured.fetches(2.0, TOKENS, EQUAL, NOTHING, None, 0.2).nic_utilisation)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_writes"),
+    [
+        ({}, 1.0),
+        ({"global_tier.write": "back"}, 0.25),
+        ({"cluster.serving": "disaggregated"}, 0.25),
+    ],
+)
+def test_a_write_through_begins_as_its_request_decodes(changes, at_writes, monkeypatch):
+    if "cluster.serving" in changes:
+        changes |= {"cluster.prefill_instances": 16, "cluster.decode_instances": 16}
+    cluster = cluster_form(BASE.replace(**changes), with_sessions(DEMAND))
+    seen = []
+    fetches = Links.fetches
+    monkeypatch.setattr(
+        Links, "fetches", lambda self, *given: seen.append(given[5:]) or fetches(self, *given)
+    )
+    hits = cluster.at(1.0).hits
+    seen.clear()
+    cluster.engines.mix(1.0, 0.25, hits)
+    assert seen == [(0.25, at_writes)]
 
 
 def test_one_node_has_no_network():
