@@ -137,7 +137,9 @@ def home_wins(law: FloatArray, seen: FloatArray, most: float, count: int) -> tup
         P(the home is the least loaded of so many), ties shared.
     """
     wins, older, above = np.zeros(count), 0.0, 0.0
-    of_each = most ** (np.arange(count) / (count - 1.0))
+    of_each = np.empty(count)
+    for c in range(count):
+        of_each[c] = most ** (c / (count - 1.0))
     at_least = np.empty(law.size)
     for k in range(law.size - 1, -1, -1):
         above += law[k]

@@ -34,7 +34,9 @@ def join_least_loaded(
     top : int
         Highest load kept, at most ``levels``.
     """
-    log_g, log_mu = np.empty(top + 1), np.log(completion_rate[:top])
+    log_g, log_mu = np.empty(top + 1), np.empty(top)
+    for k in range(top):
+        log_mu[k] = math.log(completion_rate[k])
     log_rate = math.log(rate)
     low, high = -30.0, min(math.log(instances) * top + 5.0, 690.0)
     at_low, at_high, side = 1.0, -1.0, 0
@@ -69,7 +71,9 @@ def join_least_loaded(
     for k in range(top + 1):
         above = math.exp(min(log_g[k + 1], 0.0)) if k < top else 0.0
         law[k] = max(math.exp(min(log_g[k], 0.0)) - above, 0.0)
-    total = law.sum()
+    total = 0.0
+    for k in range(law.size):
+        total += law[k]
     for k in range(law.size):
         law[k] /= total
     return law
@@ -110,8 +114,9 @@ def balance_free_flow(
         G to start from.
     """
     size = own.size
-    g = np.append(start, 0.0)
-    best = g.copy()
+    g, best = np.zeros(size + 1), np.zeros(size + 1)
+    for k in range(size):
+        g[k] = best[k] = start[k]
     best_error = np.inf
     step = 1.0
     slope = np.empty(size + 1)
@@ -142,7 +147,8 @@ def balance_free_flow(
             error = max(error, abs(value))
         if error < best_error:
             best_error = error
-            best[:] = g
+            for k in range(size + 1):
+                best[k] = g[k]
             step = min(1.0, 2.0 * step)
         else:
             step *= 0.5
@@ -296,9 +302,9 @@ def load_field(
         Of the load, and completions per second for one request more.
     """
     size = law.size
-    arrivals[:], seen[:] = 0.0, law
     above, mean = 0.0, 0.0
     for k in range(size - 1, -1, -1):
+        arrivals[k], seen[k] = 0.0, law[k]
         above += law[k]
         at_least[k] = min(above, 1.0)
         mean += k * law[k]

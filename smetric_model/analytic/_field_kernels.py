@@ -6,6 +6,7 @@ another; the constants name them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from smetric_model.analytic._chain_kernels import (
     balance_free_flow,
     birth_death,
-    least_loaded_share,
     least_loaded_shares,
     load_field,
 )
@@ -136,12 +136,11 @@ def respond(
         leave = 1.0 - kept
     else:
         if mode == ALONE:
-            joined[:] = 1.0
-        elif mode == NEVER:
-            joined[:] = least_loaded_share(at_least, law, float(instances))
-        elif mode == GENERAL:
+            for k in range(size):
+                joined[k] = 1.0
+        elif mode in (NEVER, GENERAL):
             least_loaded_shares(at_least, law, instances, joined, others)
-            if moving > 0.0:
+            if mode == GENERAL and moving > 0.0:
                 _join_movers(law, leave_at, compares, fixed, moving, others, joined)
         free_rate = rate if mode == NEVER else fixed + moving
         for k in range(size):
@@ -150,7 +149,8 @@ def respond(
     for k in range(size - 1):
         completion[k] = base[k] / work
     if mode == BLIND:
-        new_law[:] = law
+        for k in range(size):
+            new_law[k] = law[k]
     elif mode == GENERAL:
         own, left = np.empty(size), np.empty(size)
         for k in range(size):
@@ -282,24 +282,29 @@ def solve(
     first, follow, _ = flows
     scale = 10.0 * (first + follow)
     rows, numbers = np.zeros((ROWS, size)), np.zeros(NUMBERS)
-    if placed.size:
-        rows[JOINED] = placed
-    weights = np.zeros(size)
-    for k in range(size - 1):
-        weights[k + 1] = weights[k] + np.log((first + follow) / base[k])
-    tilts = (weights, factors, np.full(factors.size, -1.0), np.empty(factors.size))
-    point, change = np.empty(size + 1), np.empty(size + 1)
-    point[:size], point[size] = law, slope / scale
-    best = np.append(np.inf, point)
+    weights, means = np.zeros(size), np.empty(factors.size)
+    for k in range(factors.size):
+        means[k] = -1.0
+    tilts = (weights, factors, means, np.empty(factors.size))
+    point, change, best = np.empty(size + 1), np.empty(size + 1), np.empty(size + 2)
+    point[size], best[0] = slope / scale, np.inf
+    for k in range(size):
+        point[k] = law[k]
+        rows[JOINED, k] = placed[k] if placed.size else 0.0
+        if k:
+            weights[k] = weights[k - 1] + math.log((first + follow) / base[k - 1])
     history = (np.empty((POINTS, size + 1)), np.empty((POINTS, size + 1)))
     counts = np.zeros(4, np.int64)
     state = GO_ON
     while True:
-        law, slope = point[:size].copy(), point[size] * scale
+        law, slope = np.empty(size), point[size] * scale
+        for k in range(size):
+            law[k] = point[k]
         open_field(law, slope, flows, base, tilts, rows, numbers)
         compares = False
         if instances == 1:
-            rows[STAY] = 1.0
+            for k in range(size):
+                rows[STAY, k] = 1.0
         else:
             compares = stays(
                 kind, instances, rule, (law, rows[AT_LEAST], rows[SEEN]),

@@ -178,7 +178,8 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
     follow-ups placed by the prefix, visits ÷ request, time that a visit keeps the prefix in place.
     ``cold``: mean load of a cold cluster, share of time in which an instance of one prefills, time
     of a cold prefill and of its first chunk.  ``times``: mean load, time since the start.
-    ``out`` (3, F): holders, rate at which one is lost, share that spills.
+    ``out`` (4, F): holders, rate at which one is lost with so many, share that spills, how much
+    more often one is lost since their number varies.
     """
     instances, rate_rps, first, placed, visits, visit_s = rates
     cold_load, cold_busy, cold_s, chunk_s = cold
@@ -204,7 +205,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
     busy = np.empty(_TILTS)
     for f in range(share.size):
         rate = rate_rps * share[f]
-        out[0, f], out[1, f], out[2, f] = 1.0, 0.0, 0.0
+        out[0, f], out[1, f], out[2, f], out[3, f] = 1.0, 0.0, 0.0, 1.0
         if rate <= 0.0:
             continue
         stays_rps = rate * visits
@@ -233,6 +234,7 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
             chances[1, i] = np.log(max(some[firsts:].mean(), late, 1e-30))
         held = min(1.0 + rate * chunk_s, instances)
         lost, spill, rho, now = 0.0, 0.0, 0.0, 0.0
+        births, bent, steep = 0.0, 0.0, 0.0
         for k in range(_STEPS):
             step, now = ends[k] - now, ends[k]
             at, beyond = _place(held, nodes)
@@ -262,13 +264,17 @@ def holders(law, share, limits, cold_limits, within, firsts, think, rates, cold,
                 bent = births * rise / (nodes[at + 1] - nodes[at])
                 spill = np.exp((1.0 - beyond) * chances[2, at] + beyond * chances[2, at + 1])
             lost, more, rho = _loss(present, held, rho)
+            steep = 1.0 / held + more / lost if lost > 1e-290 else 0.0
             bent -= (lost + held * more) / visit_s
             lost /= visit_s
             deaths = held * lost
             # an implicit step, linear in what changes
             held += step * (births - deaths) / (1.0 + step * max(-bent, 0.0))
             held = min(max(held, 1.0), instances)
+        # the number varies by births ÷ slope, and losses grow steeply with it
+        varies = min(births / max(-bent, 1e-290), held * held)
         out[0, f], out[1, f], out[2, f] = held, lost, spill
+        out[3, f] = np.exp(min(0.5 * varies * steep * steep, 3.0))
 
 
 @njit(cache=True, error_model="numpy")

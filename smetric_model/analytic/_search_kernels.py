@@ -72,17 +72,21 @@ def advance(
         to which ``point`` is set.
     """
     points, changes = history
-    residual = np.abs(change).max()
+    size, residual = point.size, 0.0
+    for k in range(size):
+        residual = max(residual, abs(change[k]))
     counts[TAKEN] += 1
     counts[STEPS] += 1
     if residual < best[0]:
         best[0] = residual
-        best[1:] = point
+        for k in range(size):
+            best[k + 1] = point[k]
     if residual < tolerance:
         return FOUND
     attempt = counts[ATTEMPT]
     if counts[TAKEN] >= _MOST[attempt] or counts[STEPS] >= most_steps:
-        point[:] = best[1:]
+        for k in range(size):
+            point[k] = best[k + 1]
         near = best[0] < max(0.1 * ACCEPTED, tolerance)
         if near or counts[STEPS] >= most_steps or attempt + 1 == _MOST.size:
             return BEST
@@ -92,14 +96,16 @@ def advance(
     if residual > 5.0 * best[0]:  # the history misleads: forget it
         kept = 0
     if kept > memory:
-        for k in range(memory):
-            points[k], changes[k] = points[k + 1], changes[k + 1]
+        for i in range(memory):
+            for k in range(size):
+                points[i, k], changes[i, k] = points[i + 1, k], changes[i + 1, k]
         kept = memory
-    points[kept], changes[kept] = point, change
+    for k in range(size):
+        points[kept, k], changes[kept, k] = point[k], change[k]
     counts[KEPT] = kept + 1
-    point[:] = accelerated(
-        points[: kept + 1], changes[: kept + 1], _MIXING[attempt], law_size, least
-    )
+    found = accelerated(points[: kept + 1], changes[: kept + 1], _MIXING[attempt], law_size, least)
+    for k in range(size):
+        point[k] = found[k]
     return GO_ON
 
 
@@ -126,7 +132,9 @@ def accelerated(
     """
     count, size = points.shape
     last = count - 1
-    result = points[last] + mixing * changes[last]
+    result = np.empty(size)
+    for k in range(size):
+        result[k] = points[last, k] + mixing * changes[last, k]
     if last > 0:
         gram, right = np.empty((last, last)), np.empty(last)
         turned = np.empty((last, size))

@@ -119,13 +119,14 @@ def stay_of_each_lead(
     while top < levels and at_least[top] > 1e-9:
         top += 1
     top = min(top + 2, levels)
-    found, others = np.empty(top), np.empty(top)
-    each = np.empty(top)
+    found, others, each = np.empty(top), np.empty(top), np.empty(top)
+    all_found, all_others = 1e-300, 1e-300
     for k in range(top):
-        found[k], others[k] = seen[k], least[k]
+        all_found += seen[k]
+        all_others += least[k]
+    for k in range(top):
+        found[k], others[k] = seen[k] / all_found, least[k] / all_others
         each[k] = mean + pull * (k - mean) / instances
-    found /= max(found.sum(), 1e-300)
-    others /= max(others.sum(), 1e-300)
     return stay_of_leads(leads, each, math.sqrt(spread) / instances, instances, others, found)
 
 
@@ -187,7 +188,8 @@ def stay_under_bursts(
                 result[k, load] = min(upto[low] + part, 1.0)
         if below < 1e-15:
             break
-        after[:] = 0.0
+        for k in range(cells):
+            after[k] = 0.0
         for k in range(cells):
             if law[k] > 0.0:
                 for j in range(cells - k):

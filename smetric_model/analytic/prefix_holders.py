@@ -11,6 +11,10 @@ with r placements of the framework a second.  δ is the rate at which the busy p
 queue ends (:mod:`smetric_model.analytic.shared_prefixes`): the visits of sessions keep a prefix in
 place as customers keep a queue busy.
 
+The number varies about this mean, by :math:`σ^2 = r s/(\partial_m(m δ) - r \partial_m s)` (linear
+noise of births and deaths), and a holder is lost :math:`\exp(σ^2 (\partial_m \ln mδ)^2/2)` times as
+often as at the mean.
+
 **Spills.**  A framework with the share π of the requests is served by its holders alone: they get
 :math:`1 + π(N/m - 1)` times the mean rate, others :math:`1 - π`.  The load of an instance that gets
 θ times as many requests has the law :math:`p_l θ^l`, scaled, of the mean field's p (births of the
@@ -240,7 +244,7 @@ def holding_of(
     """
     cluster, prefixes = routed.cluster, work.prefixes
     n, own_rps = cluster.instances, cluster.rate_per_instance_rps
-    out = np.empty((3, prefixes.share.size))
+    out = np.empty((4, prefixes.share.size))
     decode_s = pace.per_output_token_s * work.mean_output
     # a cold cluster has not built up its queues yet
     cold_load = max(own_rps * (cold.prefill_s + decode_s), routed.mean_load)
@@ -285,7 +289,7 @@ def holding_of(
         out,
     )
     used = _used_ratio(prefixes.share, out[0], n, within.size > 0)
-    return PrefixHolding(out[0], out[1], out[2], used)
+    return PrefixHolding(out[0], out[1] * out[3], out[2], used)
 
 
 def _used_ratio(share: FloatArray, holders: FloatArray, instances: int, by_tokens: bool) -> float:

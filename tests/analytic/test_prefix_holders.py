@@ -94,7 +94,7 @@ def held(limit, law=None, share=(0.2, 0.05), rate=6.0, visit_s=400.0, end_s=1e5,
     row = np.clip([limit(j) for j in loads], 0, law.size).astype(np.int64)
     limits = np.tile(row, (share.size, 8, 1))
     within = NO_TABLE if within is None else within
-    out = np.empty((3, share.size))
+    out = np.empty((4, share.size))
     rates = (N, rate, 0.05, 0.1, 0.3, visit_s)
     cold = (3.0, 0.4, 2.0, 0.5)
     mean = float(law @ loads)
@@ -103,21 +103,49 @@ def held(limit, law=None, share=(0.2, 0.05), rate=6.0, visit_s=400.0, end_s=1e5,
 
 
 def test_without_spills_and_losses_nothing_moves():
-    holders, lost, spills = held(lambda _: 10_000, visit_s=1e9)
+    holders, lost, spills, _ = held(lambda _: 10_000, visit_s=1e9)
     assert holders == pytest.approx(1.0 + 6.0 * np.array([0.2, 0.05]) * 0.5)
     assert lost == pytest.approx(0.0, abs=1e-12)
     assert spills == pytest.approx(0.0)
 
 
 def test_where_hits_are_worth_nothing_everybody_holds_the_prefix():
-    holders, _, spills = held(lambda j: j, visit_s=1e9)
+    holders, _, spills, _ = held(lambda j: j, visit_s=1e9)
     assert holders == pytest.approx(N, rel=1e-3)
     assert (spills < 1).all()
 
 
+@pytest.mark.parametrize("visit_s", [60.0, 120.0, 240.0])
+def test_the_number_varies_as_that_of_a_birth_and_death_chain(visit_s):
+    law = stats.poisson.pmf(np.arange(40), 1.5)
+    share, rate, worth = 0.2, 6.0, 1
+    holders, lost, _, more = (row[0] for row in held(lambda j: j + worth, law, visit_s=visit_s))
+    means, laws = np.empty(kernels._TILTS), np.empty((kernels._TILTS, 40))
+    tails = np.empty((kernels._TILTS, 40))
+    kernels._tilted(law, means, laws, tails)
+    limits = np.minimum(np.arange(40) + worth, 40)[None, :]
+    births, deaths = np.zeros(25), np.zeros(25)
+    for m in range(1, 25):
+        some = np.empty(1)
+        busier = 1 + share * (N / m - 1)
+        given_ = (1.5, busier, 1 - share, float(m), N, means, tails, np.empty(41), some)
+        kernels._spills(limits, *given_)
+        births[m] = rate * share * 0.15 * some[0] if m < 24 else 0.0
+        deaths[m] = m * kernels._loss(rate * share * 0.3 * visit_s, float(m), 0.0)[0] / visit_s
+    steps = np.log(births[1:-1]) - np.log(deaths[2:])
+    chain = np.exp(np.append(0.0, np.cumsum(steps)))
+    chain /= chain.sum()
+    number = np.arange(1, 25)
+    assert holders == pytest.approx(chain @ number, rel=0.15)
+    turnover = chain @ deaths[1:] / (chain @ number)
+    assert more > 1
+    assert abs(np.log(lost * more / turnover)) < abs(np.log(lost / turnover)) + 0.1
+    assert lost * more == pytest.approx(turnover, rel=0.35)
+
+
 @pytest.mark.parametrize("worth", [0, 1, 3])
 def test_births_and_deaths_balance_in_the_long_run(worth):
-    holders, lost, spills = held(lambda j: j + worth, visit_s=120.0, end_s=1e7)
+    holders, lost, spills, _ = held(lambda j: j + worth, visit_s=120.0, end_s=1e7)
     rate = 6.0 * np.array([0.2, 0.05]) * 0.15
     inside = (holders > 1.01) & (holders < N - 0.01)
     assert inside.any()
@@ -135,8 +163,8 @@ def test_prefixes_of_bursty_loads_are_held_by_as_many_as_prefill_at_a_time():
     law = stats.poisson.pmf(np.arange(40), 1.5)
     never = np.zeros((2, 40))
     never[:, 0] = 1.0  # an instance with a request has more to prefill than the prefix
-    few, _, spills = held(lambda _: 0, law, visit_s=1e9, within=np.ones((2, 40)), end_s=3e4)
-    many, _, _ = held(lambda _: 0, law, visit_s=1e9, within=never, end_s=3e4)
+    few, _, spills, _ = held(lambda _: 0, law, visit_s=1e9, within=np.ones((2, 40)), end_s=3e4)
+    many, _, _, _ = held(lambda _: 0, law, visit_s=1e9, within=never, end_s=3e4)
     assert (many > few).all()
     assert spills == pytest.approx(0.0, abs=1e-9)
 
