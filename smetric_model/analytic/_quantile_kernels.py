@@ -13,6 +13,7 @@ __all__ = ["stall_quantiles", "ttft_quantiles", "ttft_within"]
 
 _WIDTH = 0.005  # of the bracket in which a quantile is interpolated, in logarithms
 _MOST = 40  # knots for a quantile
+_DOUBLINGS = 8  # of the highest time, at most
 _BISECT = 4  # every so many-th knot is in the middle of the bracket
 _EDGE = 1e-3  # probabilities nearer to 0 or 1 are drawn as this
 
@@ -189,9 +190,17 @@ def ttft_quantiles(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def stall_quantiles(shares, low, high, numbers, starts, table, most_table):  # type: ignore[no-untyped-def]
-    """Quantiles of the law of :func:`stalls_within`, as :func:`ttft_quantiles`."""
+    """Quantiles of the law of :func:`stalls_within`, as :func:`ttft_quantiles`.
+
+    (It ends at 1: ``high`` is doubled where it is too low.)
+    """
     found = np.empty(shares.size)
     value = stalls_within(high, numbers, starts, table, most_table)
+    for _ in range(_DOUBLINGS):
+        if value >= shares[-1]:
+            break
+        high *= 2.0
+        value = stalls_within(high, numbers, starts, table, most_table)
     knots, count = _knots(low, high, value, shares.size), 2
     mean, weight = 0.0, 0.0
     for i in range(numbers.shape[1]):

@@ -125,6 +125,29 @@ def test_quantiles_agree_with_probabilities(seed, load):
         assert max(below) <= share + 0.05
 
 
+@pytest.mark.parametrize("output", [1.0, 2.0, 50.0])
+@pytest.mark.parametrize("load", [0.3, 0.9])
+def test_quantiles_of_equal_requests(output, load):
+    mix = RequestMix(np.full(60, 30_000.0), np.full(60, output), np.zeros(60), np.zeros(60))
+    instance = instance_of(mix)
+    loaded = instance.at_rate(load * instance.stability_rps, np.full(60, 5.0), 0.05)
+    shares = (0.5, 0.9, 0.99)
+    ttft, e2e = loaded.ttft_quantiles_s(shares), loaded.e2e_quantiles_s(shares)
+    assert np.isfinite(e2e).all()
+    assert (np.diff(ttft) > 0).all()
+    assert (np.diff(e2e) > 0).all()
+    if output == 1.0:  # over with the first token
+        assert e2e == pytest.approx(ttft, rel=0.3)
+        assert np.isnan(loaded.tpot_quantiles_s(shares)).all()
+    else:
+        assert (np.array(e2e[:2]) > ttft[:2]).all()  # the tail is made of few waits
+        tpot = np.array(loaded.tpot_quantiles_s(shares))
+        assert np.isfinite(tpot).all()
+        # a slow request takes no less than its prefill and its steps
+        alone = float(instance.prefill_s(0.0)[0])
+        assert e2e[1] >= alone + tpot[0] * (output - 1)
+
+
 @given(seed=SEEDS)
 @settings(max_examples=20)
 def test_batch_law_is_a_law_and_obeys_little(seed):
