@@ -127,6 +127,20 @@ def test_near_saturation_it_is_reached_from_a_lower_rate(load):
     assert solved.return_to_first_ratio == pytest.approx(below.return_to_first_ratio, abs=1e-3)
 
 
+def test_a_place_where_the_map_hardly_moves_is_passed():
+    hits = FollowUpHits(
+        np.array([20e3, 30e3, 40e3, 40e3]), np.array([18e3, 20e3, 39e3, 3e3]), 39e3, 3e3
+    )
+    policy = make_policy("smetric", {"overload": 1.0})
+    loads = 5.685150132254981, 5.7  # between them the answer moves little
+    here, near = (
+        stickiness(toy_cluster(policy, at, 120, 2.0, 1.0, follow_ups=hits, move_work_ratio=0.2))
+        for at in loads
+    )
+    assert here.mean_load == pytest.approx(6.9167, abs=1e-3)  # plain iteration, 400 steps
+    assert near.mean_load == pytest.approx(here.mean_load, rel=0.01)
+
+
 @given(load=st.floats(0.2, 8), instances=st.integers(2, 200))
 def test_always_sticky_is_product_form(load, instances):
     cluster = toy_cluster(make_policy("always-sticky"), load, instances)
