@@ -55,7 +55,7 @@ KEPT += ("global_ratio", "nic_in_utilisation_ratio", "compute_utilisation_ratio"
 Row = dict[str, Any]
 
 
-def _candidate(number: int, u: Any) -> design.Point:
+def candidate(number: int, u: Any) -> design.Point:
     """Weak or no global tier, few instances, heavy sessions, slow links, both models."""
     llm, tp = design.MODELS[int(u[0] * 2)]
     log, rounded = design._log, design._rounded
@@ -106,7 +106,7 @@ def draw(count: int, jobs: int) -> list[design.Point]:
 def drawn() -> list[design.Point]:
     """Return the candidates as drawn."""
     cube = qmc.LatinHypercube(d=12, rng=np.random.default_rng(SEED))
-    return [_candidate(number, u) for number, u in enumerate(cube.random(CANDIDATES))]
+    return [candidate(number, u) for number, u in enumerate(cube.random(CANDIDATES))]
 
 
 def _shortened(point: design.Point) -> design.Point:

@@ -64,32 +64,15 @@ Row = dict[str, Any]
 
 
 def _candidate(number: int, u: Any) -> design.Point:
-    """A global tier that holds what moves, full nodes, heavy sessions, both models."""
-    llm, tp = design.MODELS[int(u[0] * 2)]
+    """A global tier that holds what moves and full nodes; else as the cases of ``tune``."""
     log, rounded = design._log, design._rounded
-    tpot = (0.02, 0.06) if tp == 1 else (0.03, 0.09)
-    return design.Point(
-        number=number,
-        policy="smetric",
-        llm=llm,
-        tp=tp,
+    point = study.candidate(number, u)
+    return replace(
+        point,
         # two nodes of 8, or 2 to 8 nodes of 2
-        instances=16 if tp == 1 else 2 * round(log(u[1], 2, 8)),
-        prefill_instances=0,
+        instances=16 if point.tp == 1 else 2 * round(log(u[1], 2, 8)),
         load=rounded(0.5 + 0.35 * u[2]),
         tier_ratio=rounded(1.5 + 4.5 * u[3]),
-        think_factor=rounded(log(u[4], 0.25, 2.0)),
-        context_factor=rounded(1.0 + u[5]),
-        median_turns=rounded(log(u[6], 15.0, 40.0)),
-        frameworks=round(log(u[7], 1, 20)),
-        rewrite_ratio=rounded(0.3 * u[8]),
-        spawn_ratio=0.0,
-        nics_per_node=1,
-        overload=2.0,
-        hit_ratio=HIT_RATIO,
-        hit_weight=0.7,
-        ttft_base_s=rounded(log(u[9], 0.5, 4.0)),
-        tpot_s=rounded(log(u[10], *tpot)),
         nic_bytes_per_s=rounded(log(u[11], 0.625e9, 5e9)),
         recompute_if_faster=number % 2 == 0,
     )
