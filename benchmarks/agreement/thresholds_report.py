@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from smetric_model.tuning import Tuning
+
 OVERLOADS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, math.inf)
 HIT_RATIOS = (0.0, 0.25, 0.5, 0.75, 0.9)
 CONSTANT = (2.0, 0.5)
@@ -185,7 +187,12 @@ def report(points: list[Any]) -> str:
     for title, fresh in (("Cases", False), ("Fresh cases", True)):
         numbers = [n for n, v in simulated if v == "base" and (n >= FRESH) == fresh]
         if numbers:
-            out += [f"## {title}", "", *_regrets(numbers, simulated, tuned, by_number), ""]
+            out += [
+                f"## {title}",
+                "",
+                *_regrets(numbers, simulated, predicted, tuned, by_number),
+                "",
+            ]
     out += ["## Directions", "", *_directions(simulated, predicted, tuned)]
     return "\n".join(out)
 
@@ -198,6 +205,7 @@ def _short_name(llm: str) -> str:
 def _regrets(
     numbers: list[int],
     simulated: Mapping[tuple[int, str], Grid],
+    predicted: Mapping[tuple[int, str], Any],
     tuned: pd.DataFrame,
     points: Mapping[int, Any],
 ) -> list[str]:
@@ -207,7 +215,8 @@ def _regrets(
         " (2, .5) |",
         "|" + "---|" * 12,
     ]
-    names = ("`tune`", "closed form alone", "(2, .5)", "(3, .5)", "(4, .5)", "(1, .5)", "(inf, 0)")
+    names = ("`tune`", "advice", "closed form alone", "(2, .5)", "(3, .5)", "(4, .5)", "(1, .5)")
+    names += ("(inf, 0)",)
     found: dict[str, list[Regret]] = {name: [] for name in names}
     for n in numbers:
         grid, point = simulated[n, "base"], points[n]
@@ -216,6 +225,10 @@ def _regrets(
         if (n, "base") in tuned.index:
             said = tuned.loc[(n, "base")]
             picks["`tune`"] = (float(said["overload"]), float(said["hit_ratio"]))
+            # the usual pair where it is on the predicted plateau (Tuning.advised)
+            line = predicted[n, "base"]
+            stays = line[CONSTANT] >= (1 - Tuning.plateau_ratio) * max(line.values())
+            picks["advice"] = CONSTANT if stays else picks["`tune`"]
             picks["closed form alone"] = nearest(said["social_overload"], said["social_hit_ratio"])
         regrets = {name: regret_of(grid, pair) for name, pair in picks.items()}
         for name, regret in regrets.items():
