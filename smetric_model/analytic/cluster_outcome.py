@@ -360,5 +360,9 @@ def _notes(cluster: ColocatedCluster, state: ClusterState) -> list[str]:
             "first turns that crowd where a shared prefix is held are not in the load: imbalance"
             " may come out low"
         )
-    notes += [f"{count} requests {reason}" for reason, count in cluster.demand.unservable.items()]
+    whole = cluster.demand.requests
+    notes += [
+        f"{count:,} of the workload's {whole:,} requests {reason}"
+        for reason, count in cluster.demand.unservable.items()
+    ]
     return notes

@@ -362,7 +362,9 @@ def imbalance_columns(
     instances = solved.cluster.instances
     means = _largest_over_mean(spreads, instances)
     counts = [max(int(observed_s / seen.window_s), 1) for _, seen in asked]
-    levels = np.array([[*_LEVELS.values(), _of_largest(count)] for count in counts])
+    # a run of few windows has no quantile beyond its largest
+    largest = np.array([_of_largest(count) for count in counts])
+    levels = np.minimum([*_LEVELS.values(), 1.0], largest[:, None])
     values = np.column_stack((means, _quantiles(spreads, means, levels, instances)))
     names = _names(tuple((quantity, seen.window_s) for quantity, seen in asked))
     return dict(zip(names, values.reshape(-1).tolist(), strict=True))

@@ -367,7 +367,10 @@ def print_outcome(outcome: Outcome) -> None:
         [
             [
                 name.upper().replace("_", " "),
-                *(f"{number(f'{name}_{s}_s'):.4g}" for s in statistics),
+                *(
+                    "-" if math.isnan(v) else f"{v:.4g}"
+                    for v in map(number, (f"{name}_{s}_s" for s in statistics))
+                ),
             ]
             for name in latencies
         ],
