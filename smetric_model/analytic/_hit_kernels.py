@@ -23,7 +23,7 @@ _STAY, _LOG_KEPT, _SEEN, _PASSED, _ADDS = range(5)
 _CHANCE, _DRIFTS, _AT_HOLDER, _PREFIX_ELSEWHERE = range(5, 9)
 _STAYS, _WHOLE, _FULL, _PART, _LANDED, _REFUSED, _HIT, _MOVED, _ADRIFT = range(9, 18)
 _ROWS = 18
-_ALONE = (_STAYS, _PART, _MOVED, _REFUSED)  # what is asked for where only who stays is
+_ALONE = (_STAYS, _MOVED, _PART, _REFUSED)  # what is asked for where only who stays is
 _HIDDEN = 0x7FFFFFFFFFFF  # places are not negative: keeps compilers from looking
 
 _FAST = {"contract", "arcp", "nsz"}
@@ -279,7 +279,7 @@ def found(  # type: ignore[no-untyped-def]
 
     Fills ``result`` (7, n): P(stays), P(stays and finds all), hit of such a one, mean hit of others
     that stay, of those that land elsewhere, P(refused), mean hit.  With ``alone`` (4, n): P(stays),
-    P(leaves for the latest copy elsewhere), P(goes to a copy as long), P(refused).
+    P(goes to a copy as long), P(leaves for the latest copy elsewhere), P(refused).
     Returns the sums of P(stays) and P(refused) of follow-ups, of P(goes to a copy as long),
     P(refused, and goes to a holder of the prefix), and of mean hits.
     """

@@ -27,7 +27,7 @@ def stays_present(mean, start=0.0):  # type: ignore[no-untyped-def]
         idle = np.exp(-rho)
         step = (rho - mean * (1.0 - idle)) / (1.0 - mean * idle)
         rho = min(rho - step, mean)
-        if abs(step) < 1e-8 * rho:
+        if abs(step) < 1e-5 * rho:  # the error is about its square
             break
     return min(rho, 600.0)
 
@@ -294,12 +294,13 @@ def follow(order, session, framework, counted, idle, stays, held, pace, out):  #
     the latest copy elsewhere), P(home lost it).  ``held`` (5, F + 1), the last for no prefix:
     holders, rate at which one is lost, share that spills, P(a home that holds the prefix wins among
     its holders), P(a prefix held by so many counts as held by all).  ``pace``: N, retention, time
-    that a turn runs, P(the home is the least loaded of all).
+    that a turn runs, P(the home is the least loaded of all), whether those that leave a context
+    for the load look for another holder, too.
     ``out`` (4,), means of the follow-ups ``counted``: served where the session's first turn was,
     where the previous turn was, moved since all hold no more than the prefix, moved among holders
     or to a copy as long.
     """
-    instances, retention_s, running_s, home_anyway = pace
+    instances, retention_s, running_s, home_anyway, seeks = pace
     others = max(instances - 1.0, 1.0)
     kinds = np.empty((held.shape[1], 5))
     for f in range(held.shape[1]):
@@ -346,7 +347,10 @@ def follow(order, session, framework, counted, idle, stays, held, pace, out):  #
             kept = min(stay + 0.5 * tied, 1.0)
             leave = 1.0 - kept
             back = min(stays[2, row], leave)
-            anywhere = min(away, leave - back)
+            anywhere = away
+            if not seeks:
+                anywhere += max(1.0 - stays[0, row] - gone - tied, 0.0)
+            anywhere = min(anywhere, leave - back)
             seeking = leave - back - anywhere
             anywhere /= others
             holding = anywhere + seeking * to_holder

@@ -120,6 +120,11 @@ class ClusterDemand:
         return Prefixes.of(self)
 
     @cached_property
+    def prefix_of_everyone(self) -> NDArray[np.int64]:
+        """Prefix of each of :attr:`everyone`; the number of prefixes where there is none."""
+        return np.asarray(self.prefixes.of_request[self.everyone.rows])
+
+    @cached_property
     def session_labels(self) -> NDArray[np.int64]:
         """Sessions of the local tier's sample, numbered from 0."""
         session = self.demand.session_reuse.session[self.local.rows]

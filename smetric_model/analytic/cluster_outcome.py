@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from smetric_model.analytic.balanced_holders import balanced_holding_of
 from smetric_model.analytic.cluster import ClusterState, ColocatedCluster, engine_resource
 from smetric_model.analytic.coverage import notes_left_out, too_far, two_states
 from smetric_model.analytic.demand import copies_of
@@ -226,10 +227,14 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     routed, work, hits = state.routed, cluster.work, state.hits
     if not work.follow_up_ratio:
         return {}
-    if state.stay_rule.seeks_hits and cluster.instances > 1:
+    rule = state.stay_rule
+    if rule.needs_own and cluster.instances > 1:
         cold = ColdCluster.of(work, cluster.model)
-        holding = holding_of(work, routed, hits, state.pace, cold)
-        moved = returns_of(work, holding, state.stay_rule, hits, routed, state.pace)
+        if rule.seeks_hits:
+            holding = holding_of(work, routed, hits, state.pace, cold)
+        else:
+            holding = balanced_holding_of(work, routed, rule, hits, state.pace, cold)
+        moved = returns_of(work, holding, rule, hits, routed, state.pace)
         return {
             "return_to_first_ratio": moved.first_ratio,
             "return_to_previous_ratio": moved.previous_ratio,

@@ -337,7 +337,7 @@ class LocalTier(TierTables):
         own_rps: float,
         window_s: tuple[float, float],
         pace: Pace,
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    ) -> FloatArray:
         """Return where each request goes, for tiers of a fixed point; of other requests, even.
 
         Parameters
@@ -351,13 +351,12 @@ class LocalTier(TierTables):
 
         Returns
         -------
-        tuple of ndarray, shape (n,)
+        ndarray, shape (4, n)
             P(it stays), P(it goes to another copy as long), P(it leaves for the latest copy
             elsewhere), that only where the router seeks hits, P(its home lost its context).
         """
         given = (rule, hits.spread, instances, own_rps, hits.stored_tokens, window_s, pace)
-        stays, sought, tied, lost = self._look_up(*given, hits.mean_stay, alone=True)[0]
-        return stays, tied, sought, lost
+        return self._look_up(*given, hits.mean_stay, alone=True)[0]
 
     def _look_up(
         self,
@@ -415,7 +414,7 @@ class LocalTier(TierTables):
                 float(rule.stay_without),
                 -1.0 if rule.least_hit_ratio is None else float(rule.least_hit_ratio),
                 float(rule.subtract_shared),
-                self.block,
+                self.block if rule.tie_tokens is None else float(rule.tie_tokens),
             ),
             (rule.seeks_hits, rule.needs_own, alone),
             result,

@@ -383,7 +383,7 @@ def returns_of(
     routed: Stickiness,
     pace: Pace,
 ) -> Returns:
-    """Return where follow-ups go under a router that weighs hits.
+    """Return where follow-ups go under a router that looks at hits.
 
     Parameters
     ----------
@@ -396,26 +396,33 @@ def returns_of(
     routed : Stickiness
         The mean field.
     """
-    tier, rows = work.everyone, work.everyone.rows
+    tier = work.everyone
     instances, own_rps = routed.cluster.instances, routed.cluster.rate_per_instance_rps
     rule, hits = in_use(rule, hits, routed, holding.used_ratio)
-    stays = np.stack(
-        tier.stays_alone(rule.context_only(), hits, instances, own_rps, work.window_s, pace)
-    )
-    n = float(instances)
+    only = rule.context_only()
+    if not rule.seeks_hits:
+        # routers that compare hits alone call those a block of the trace apart ties
+        only = replace(only, tie_tokens=tier.cache_block)
+    stays = tier.stays_alone(only, hits, instances, own_rps, work.window_s, pace)
+    n, of_row = float(instances), work.prefix_of_everyone
+    if not rule.seeks_hits:
+        # whose context is lost is placed by load alone where the guard does not pass the prefix
+        stays[2] = 0.0
+        n = max(n * holding.used_ratio, 1.0 + 1e-9)
+        of_row = np.where(tier.passes_prefix(rule), of_row, holding.holders.size)
     held = np.empty((5, holding.holders.size + 1))
     held[:3, :-1] = holding.holders, holding.loss_rate_per_s, holding.spill_ratio
     held[:3, -1] = n, 0.0, 0.0
     held[3] = rule.home_wins_of(held[0], instances)
     table = held_by_all(instances)
-    chance = (held[0] - 1.0) / max(n - 1.0, 1.0)
+    chance = (held[0] - 1.0) / max(instances - 1.0, 1.0)
     held[4] = np.interp(chance, np.linspace(0.0, 1.0, table.size), table)
     held[4, -1] = 1.0
     out = np.empty(4)
     number = _holder_kernels.follow(
         work.by_session,
         work.session_of_everyone,
-        work.prefixes.of_request[rows],
+        of_row,
         work.counted,
         work.idle_of_everyone,
         stays,
@@ -425,6 +432,7 @@ def returns_of(
             hits.retention_s,
             pace.first_token_s + pace.per_output_token_s * tier.mean_output,
             rule.stay_without,
+            rule.seeks_hits,
         ),
         out,
     )

@@ -87,6 +87,9 @@ class StayRule:
     home_wins : ndarray, optional
         Probability that the home is the least loaded of 1 … N instances, in geometric series; one
         in so many by default.
+    tie_tokens : float, optional
+        Private tokens at home up to which whoever holds the shared prefix ties with it [tokens]; a
+        block of the engine by default.
     """
 
     stay: float
@@ -101,6 +104,7 @@ class StayRule:
     longest_lead: float = 1.0
     older_wins: float = 0.5
     home_wins: FloatArray | None = None
+    tie_tokens: float | None = None
 
     def stay_table(self) -> FloatArray:
         """Return P(stay) at the leads, and the logarithm of that of turns that find as much.

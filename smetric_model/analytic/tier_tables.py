@@ -240,6 +240,17 @@ class TierTables:
             return np.full(self.prompt.size, rule.stay)
         return np.interp(self.leads(rule), np.arange(float(LEADS)), rule.stay_of_leads)
 
+    def passes_prefix(self, rule: StayRule) -> NDArray[np.bool_]:
+        """Return whether the shared prefix alone passes the router's guard, of each request.
+
+        Parameters
+        ----------
+        rule : StayRule
+            How the router treats follow-ups.
+        """
+        least = 0.0 if rule.least_hit_ratio is None else rule.least_hit_ratio
+        return np.asarray((self.shared > 0) & (self.shared > least * self.expected))
+
     def _kept_table(self, rule: StayRule) -> tuple[FloatArray, float, FloatArray]:
         """Return the first of the tables, of the follow-ups that the router may leave at home.
 

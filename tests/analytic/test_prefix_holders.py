@@ -179,6 +179,7 @@ def followed(order, session, stays, held, pace, counted=None, idle=None):
     framework = np.zeros(session.size, np.int64)
     counted = np.ones(session.size, bool) if counted is None else counted
     idle = np.zeros(session.size) if idle is None else idle
+    pace = (*pace, True) if len(pace) < 5 else pace
     number = kernels.follow(
         order, session, framework, counted, idle, stays, np.asarray(held)[:, None], pace, out
     )
@@ -236,6 +237,17 @@ def test_against_sessions_that_move_among_a_few_holders():
     assert out[1] == pytest.approx(1 - gone * (1 - wins))
     assert out[2] == 0.0
     assert out[3] == pytest.approx(gone * (1 - wins))
+
+
+@pytest.mark.parametrize("seeks", [False, True])
+def test_those_that_leave_for_the_load_go_anywhere_unless_they_seek_hits(seeks):
+    order, session = chains(np.random.default_rng(0), 1, 3)
+    stays = np.zeros((4, 3))
+    stays[0, 2] = 0.2  # turn 1 leaves for the load, of turn 2 four fifths do
+    counted = np.arange(3) == 2
+    pace = (41.0, 50.0, 1.0, 0.02, seeks)
+    _, out = followed(order, session, stays, (5.0, 0.0, 0.0, 0.3, 0.0), pace, counted)
+    assert out[0] == pytest.approx(0.8 / 4 if seeks else 0.8 / 40)
 
 
 def test_a_former_instance_that_lost_the_prefix_is_no_goal():
