@@ -137,7 +137,7 @@ def without_placement(scenario: Scenario, trace: Trace, demand: Demand) -> Plan:
         tiers=None,
         fetch=None,
         steps=(),
-        notes=(_TWO_POOLS, *_notes(demand, rate, trace)),
+        notes=(_TWO_POOLS, *notes_left_out(scenario, policy=""), *_notes(demand, rate, trace)),
         elapsed_s=time.perf_counter() - started,
     )
 

@@ -65,7 +65,8 @@ def test_two_pools_are_planned_without_perfect_placement(
     pools = {"cluster.serving": "disaggregated", "cluster.instances": None}
     pools |= {"cluster.prefill_instances": 4, "cluster.decode_instances": 2}
     # a fifth of the prompts is longer
-    asked = search_scenario.replace(**pools, **{"engine.max_context_tokens": 60_000})
+    left_out = {"client.timeout_s": 3600.0}
+    asked = search_scenario.replace(**pools, **left_out, **{"engine.max_context_tokens": 60_000})
     file.write_text(asked.to_toml())
     out_dir = tmp_path / "out"
     fast = f"cluster.nic_bytes_per_s={2 * asked.cluster.nic_bytes_per_s}"
@@ -80,6 +81,7 @@ def test_two_pools_are_planned_without_perfect_placement(
     assert "What would move the answer?" in out
     said = " ".join(out.split())
     assert "note: two pools (cluster.serving = 'disaggregated'): what reuse is worth" in said
+    assert "note: not in these figures: client.timeout_s" in said
     assert "What reuse is worth:" not in out
     assert "KV tiers and links:" not in out
     written = json.loads((out_dir / "plan.json").read_text())
