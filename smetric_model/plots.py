@@ -201,7 +201,7 @@ def tier_size_figure(plan: Plan) -> Figure:
         If nothing is reusable (there is no curve).
     """
     tiers = plan.tiers
-    if not tiers.curve_bytes:
+    if tiers is None or not tiers.curve_bytes:
         raise ValueError("nothing is reusable: there is no curve of the global tier's size")
     figure = new_figure(3.5)
     axes = figure.subplots()

@@ -110,12 +110,12 @@ def plan_page(plan: Plan | DesignPlan) -> str:
         words=words,
         notes=[_sentence(note) for note in notes],
         group_colours=GROUP_COLOURS,
-        plots=_plots(placement),
+        plots=_plots(placement) if placement.ends else [],
         slo=words.slo(placement),
-        steps=_steps(placement),
+        steps=_steps(placement) if placement.steps else [],
         asked=plan.scenario,
         scenario=_scenario(plan.scenario),
-        assumptions=_ASSUMPTIONS,
+        assumptions=_ASSUMPTIONS if placement.ends else _ASSUMPTIONS[1:],
         efficiencies=_efficiencies(placement),
         versions={"Python": platform.python_version()}
         | {name: version(name) for name in _DISTRIBUTIONS},
@@ -210,7 +210,8 @@ def _plots(plan: Plan) -> list[_Plot]:
 
     from smetric_model import plots
 
-    reuse, fetch = bool(plan.tiers.curve_bytes), plan.fetch is not None
+    reuse = plan.tiers is not None and bool(plan.tiers.curve_bytes)
+    fetch = plan.fetch is not None
     drawn = (
         ("capacity", "Tokens/s within SLO against load", _capacity(plan), plots.capacity_figure),
         (
@@ -246,7 +247,7 @@ def _capacity(plan: Plan) -> str:
 
 def _tier_size(plan: Plan) -> str:
     tiers = plan.tiers
-    if not tiers.curve_bytes:
+    if tiers is None or not tiers.curve_bytes:
         return "Nothing in this workload is reusable: no global tier of any size would serve a hit."
     needed = tiers.global_bytes["95%"]
     text = (
@@ -267,7 +268,7 @@ def _fetch(plan: Plan) -> str:
     if fetch is None:
         return "Nothing in this workload is reusable: there is nothing to load or recompute."
     nodes = ""
-    if plan.tiers.link_bytes_per_s_per_node == 0:
+    if plan.tiers is not None and plan.tiers.link_bytes_per_s_per_node == 0:
         nodes = " (On one node nothing travels over RDMA.)"
     return (
         "Fetching pays where its line lies below the prefill line (over RDMA:"

@@ -91,7 +91,10 @@ COVERAGE: dict[str, Coverage] = {
     "cluster.nic_efficiency": _MODELLED,
     "cluster.dram_bytes_per_node": _MODELLED._replace(remark="as the limit of the global tier"),
     "cluster.serving": Coverage(
-        "modelled", "modelled", "refused", "perfect placement is for colocated serving"
+        "modelled",
+        "modelled",
+        "refused",
+        "perfect placement is for colocated serving; `plan` of two pools leaves it out",
     ),
     "cluster.prefill_instances": Coverage("modelled", "modelled", "refused", "as `serving`"),
     "cluster.decode_instances": Coverage("modelled", "modelled", "refused", "as `serving`"),

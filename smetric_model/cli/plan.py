@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smetric_model.designing import DesignPlan, DesignSpace
-    from smetric_model.planning import Plan
+    from smetric_model.planning import Plan, TierDemand
     from smetric_model.planning.words import Row
 
 __all__ = ["command"]
@@ -291,7 +291,8 @@ def _print(result: DesignPlan) -> None:
         for note in finding.notes:
             echo_wrapped(f"note: {note}")
     _print_designs(result)
-    _print_placement(placement, advice(result), balance_note(result))
+    if placement.tiers is not None:
+        _print_placement(placement, placement.tiers, advice(result), balance_note(result))
     click.echo()
     for note in (*result.notes, *placement.notes):
         echo_wrapped(f"note: {note}")
@@ -335,7 +336,7 @@ def _print_designs(result: DesignPlan) -> None:
         echo_wrapped(f"- not possible: {'; '.join(names)}: {reason}")
 
 
-def _print_placement(placement: Plan, cluster: str, note: str) -> None:
+def _print_placement(placement: Plan, tiers: TierDemand, cluster: str, note: str) -> None:
     from smetric_model.planning import words
 
     click.echo()
@@ -348,7 +349,7 @@ def _print_placement(placement: Plan, cluster: str, note: str) -> None:
         echo_wrapped(f"{note}.")
     click.echo()
     print_table(
-        f"KV tiers and links: {cluster}; {_servable(placement)}, ideal reuse",
+        f"KV tiers and links: {cluster}; {_servable(placement, tiers)}, ideal reuse",
         ["", "demanded", "provisioned", "used"],
         [_row(row) for row in words.tier_rows(placement)],
     )
@@ -365,10 +366,10 @@ def _print_placement(placement: Plan, cluster: str, note: str) -> None:
         echo_wrapped(f"- {placement.fetch.verdict}; slowest link worth using: {slowest} GB/s")
 
 
-def _servable(placement: Plan) -> str:
+def _servable(placement: Plan, tiers: TierDemand) -> str:
     from smetric_model.designing.rows import rate_text
 
-    text = rate_text(placement.tiers.rate_rps)
+    text = rate_text(tiers.rate_rps)
     return f"{text} that can be served" if placement.workload["unservable_ratio"] > 0 else text
 
 

@@ -92,14 +92,17 @@ def command(
 
 
 def _print(result: Tuning) -> None:
-    from smetric_model.planning.words import number
+    from smetric_model.planning.words import number, percent
     from smetric_model.tuning.words import needs_words, threshold
 
     for line in result.advice:
         echo_wrapped(line)
     click.echo()
+    served = ""
+    if result.unservable_ratio > 0:
+        served = f", of which {percent(1 - result.unservable_ratio, 0)} can be served"
     print_table(
-        f"{result.name}: thresholds at {number(result.rate_rps)} requests/s",
+        f"{result.name}: thresholds at {number(result.rate_rps)} requests/s{served}",
         ["", "OVERLOAD", "HIT_RATIO"],
         [
             ["advice", *(threshold(value) for value in result.advised)],

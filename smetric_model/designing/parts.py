@@ -17,7 +17,7 @@ from smetric_model.designing.sensitivity import (
 from smetric_model.errors import SolveError, SpecError, UnstableError
 from smetric_model.operations.findings import Finding, from_record, to_record
 from smetric_model.operations.overview import operational_findings
-from smetric_model.planning.build import no_rate_note, rate_of
+from smetric_model.planning.build import no_rate_note, rate_of, without_placement
 from smetric_model.planning.build import plan as placement_plan
 from smetric_model.planning.results import Plan
 from smetric_model.sweeping.kept import from_plain, to_plain
@@ -161,19 +161,27 @@ def placement_of(runs: Runs, scenario: Scenario, design: DesignResult) -> Plan:
     scenario : Scenario
         The question: looked at where the design has no answer.
     design : DesignResult
+
+    Returns
+    -------
+    Plan
+        Of two pools :func:`~smetric_model.planning.build.without_placement`.
     """
     asked = design.sized or scenario
+    pools = asked.cluster.serving == "disaggregated"
 
     def work() -> Plan:
         runs.tell("what reuse is worth")
         trace = runs.trace if runs.trace is not None else shared_trace(asked)
         trace = trace_of(asked) if trace is None else trace
+        if pools:
+            return without_placement(asked, trace, runs.demand(asked))
         return placement_plan(asked, trace, runs.tell, runs.demand(asked))
 
     plan: Plan = runs.keep(
         "reuse and tiers",
         asked,
-        placement_plan,
+        without_placement if pools else placement_plan,
         work,
         lambda plan: to_plain(plan, leave_out=("scenario",)),
         lambda values: from_plain(Plan, values, {"scenario": asked}),

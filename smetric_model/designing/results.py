@@ -343,7 +343,7 @@ class DesignPlan:
 
     @property
     def ends(self) -> dict[str, Any]:
-        """Capacity under perfect placement, by assumption about reuse."""
+        """Capacity under perfect placement, by assumption about reuse; empty for two pools."""
         return self.placement.ends
 
     @property

@@ -143,9 +143,10 @@ def balance_note(plan: DesignPlan) -> str:
     ----------
     plan : DesignPlan
     """
-    attained, rate = plan.placement.ends["tiers"].attainment_rps or 0.0, plan.placement.rate_rps
-    if plan.advised.instances is None or rate is None:
+    ends, rate = plan.placement.ends, plan.placement.rate_rps
+    if not ends or plan.advised.instances is None or rate is None:
         return ""
+    attained = ends["tiers"].attainment_rps or 0.0
     lost = float(plan.placement.workload["unservable_ratio"])
     rate *= 1 - lost  # the table counts those that can be served
     if attained >= rate:

@@ -10,6 +10,7 @@ import numpy as np
 
 from smetric_model.analytic.coverage import notes_left_out
 from smetric_model.analytic.demand import Demand, demand_of, instance_of, trace_of
+from smetric_model.analytic.efficiencies import get_efficiencies
 from smetric_model.analytic.predict import Prediction
 from smetric_model.analytic.step_time import step_breakdown
 from smetric_model.planning.capacity import capacity
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from smetric_model.scenario import Scenario
     from smetric_model.workload.trace import Trace
 
-__all__ = ["no_rate_note", "plan", "rate_of"]
+__all__ = ["no_rate_note", "plan", "rate_of", "without_placement"]
+
+_PERFECT = (
+    "perfect placement: sessions where their KV is, Poisson arrivals at each instance; neither what"
+    " a router loses in hits nor what it gains by balancing the load is in these numbers"
+)
+_TWO_POOLS = (
+    "two pools (cluster.serving = 'disaggregated'): what reuse is worth, what KV tiers and links"
+    " are asked for, load or recompute, and engine steps are left out: these are worked out for"
+    " perfect placement, which is for colocated serving only"
+)
 
 
 def plan(
@@ -93,7 +104,40 @@ def plan(
         tiers=tier_demand(ideal, at),
         fetch=fetch_advice(ideal),
         steps=_steps(predictions["tiers"], at),
-        notes=_notes(ideal, demand, rate, trace),
+        notes=(_PERFECT, *notes_left_out(scenario, policy=""), *_notes(demand, rate, trace)),
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+def without_placement(scenario: Scenario, trace: Trace, demand: Demand) -> Plan:
+    """Return the plan of two pools, of which perfect placement says nothing: workload and notes.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The question.
+    trace : Trace
+        The workload.
+    demand : Demand
+        What it asks for.
+
+    Returns
+    -------
+    Plan
+        Without ends, tiers, fetch and steps.
+    """
+    started = time.perf_counter()
+    rate = rate_of(scenario, demand)
+    return Plan(
+        scenario=scenario,
+        workload=_workload(demand, trace),
+        instance=_instance(demand),
+        rate_rps=rate,
+        ends={},
+        tiers=None,
+        fetch=None,
+        steps=(),
+        notes=(_TWO_POOLS, *notes_left_out(scenario, policy=""), *_notes(demand, rate, trace)),
         elapsed_s=time.perf_counter() - started,
     )
 
@@ -204,14 +248,8 @@ def no_rate_note(trace: Trace) -> str:
     return f"the trace has no rate: {why}; capacity only (give --rate for more)"
 
 
-def _notes(
-    prediction: Prediction, demand: Demand, rate: float | None, trace: Trace
-) -> tuple[str, ...]:
-    notes = [
-        "perfect placement: sessions where their KV is, Poisson arrivals at each instance; neither"
-        " what a router loses in hits nor what it gains by balancing the load is in these numbers"
-    ]
-    notes += notes_left_out(prediction.scenario, policy="")
+def _notes(demand: Demand, rate: float | None, trace: Trace) -> tuple[str, ...]:
+    notes = []
     if rate is None:
         notes.append(no_rate_note(trace))
     if trace.tree is None:
@@ -224,9 +262,10 @@ def _notes(
     ]
     if demand.capped:
         notes.append(f"{demand.capped} prompts were cut to the longest context")
-    if prediction.fitted.carried_over:
+    fitted = get_efficiencies(demand.instance.gpu.name, demand.instance.engine)
+    if fitted.carried_over:
         notes.append(
             f"no fit for {demand.instance.engine} on {demand.instance.gpu.name}: efficiencies of"
-            f" {prediction.fitted.fitted_for} carried over, expect tens of per cent"
+            f" {fitted.fitted_for} carried over, expect tens of per cent"
         )
     return tuple(notes)

@@ -204,13 +204,15 @@ class Plan:
         Rate the cluster must serve, unservable requests included; None where neither the scenario
         nor the trace has one.
     ends : dict of str to EndPlan
-        By assumption about reuse.
-    tiers : TierDemand
-        At ``rate_rps``, or at the ideal attainment capacity where there is no rate.
+        By assumption about reuse; empty for two pools, of which perfect placement says nothing.
+    tiers : TierDemand or None
+        At ``rate_rps``, or at the ideal attainment capacity where there is no rate; None for two
+        pools.
     fetch : FetchAdvice or None
-        None where nothing is reusable.
+        None where nothing is reusable, and for two pools.
     steps : tuple of StepShare
-        A typical prefill chunk, a decode step at the tiers' rate, and one with a full KV pool.
+        A typical prefill chunk, a decode step at the tiers' rate, and one with a full KV pool;
+        none for two pools.
     notes : tuple of str
         What to know before believing the numbers.
     elapsed_s : float
@@ -222,7 +224,7 @@ class Plan:
     instance: dict[str, Any]
     rate_rps: float | None
     ends: dict[str, EndPlan]
-    tiers: TierDemand
+    tiers: TierDemand | None
     fetch: FetchAdvice | None
     steps: tuple[StepShare, ...]
     notes: tuple[str, ...]
@@ -237,7 +239,7 @@ class Plan:
             "instance": self.instance,
             "rate_rps": self.rate_rps,
             "ends": {name: asdict(end) for name, end in self.ends.items()},
-            "tiers": asdict(self.tiers),
+            "tiers": None if self.tiers is None else asdict(self.tiers),
             "fetch": None if self.fetch is None else asdict(self.fetch),
             "steps": [asdict(step) for step in self.steps],
             "notes": list(self.notes),

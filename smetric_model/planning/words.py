@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smetric_model.planning import EndPlan, Plan
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "tier_facts",
     "tier_rows",
     "unservable",
+    "unservable_requests",
 ]
 
 #: by assumption about reuse: heading of a column, and how a sentence calls it
@@ -155,10 +158,22 @@ def beyond_context(plan: Plan) -> str:
 
 def unservable(plan: Plan) -> str:
     """Return how many requests cannot be served, and why."""
-    work = plan.workload
-    count = sum(work["unservable"].values())
-    text = f"{count:,} of {work['requests']:,} requests ({percent(work['unservable_ratio'])})"
-    reasons = "; ".join(f"{n:,} {reason}" for reason, n in work["unservable"].items())
+    return unservable_requests(plan.workload["unservable"], plan.workload["requests"])
+
+
+def unservable_requests(unservable: Mapping[str, int], requests: int) -> str:
+    """Return how many of so many requests cannot be served, and why.
+
+    Parameters
+    ----------
+    unservable : mapping of str to int
+        Requests by reason.
+    requests : int
+        All of them.
+    """
+    count = sum(unservable.values())
+    text = f"{count:,} of {requests:,} requests ({percent(count / requests)})"
+    reasons = "; ".join(f"{n:,} {reason}" for reason, n in unservable.items())
     return f"{text}: {reasons}" if reasons else text
 
 
@@ -391,6 +406,8 @@ def capacity_rows(plan: Plan, needed: bool = True) -> list[Row]:
 def tier_rows(plan: Plan) -> list[Row]:
     """Return what KV tiers and links are asked for, against what there is: three cells a row."""
     tiers = plan.tiers
+    if tiers is None:
+        return []
     rows = [
         Row(
             "KV pools, pinned by running requests",
@@ -437,6 +454,8 @@ def _gbps(bytes_per_s: float) -> str:
 def tier_facts(plan: Plan) -> list[str]:
     """Return what the tiers then do, a sentence each."""
     tiers = plan.tiers
+    if tiers is None:
+        return []
     if not tiers.curve_bytes and plan.workload["ideal_reuse_ratio"] is None:
         return ["Reuse is unknown (no block ids) and counts as none; the tiers serve nothing."]
     if not tiers.curve_bytes:

@@ -16,6 +16,7 @@ from smetric_model.analytic.demand import Demand, cluster_of, copies_of, demand_
 from smetric_model.analytic.predict import cluster_form
 from smetric_model.analytic.thresholds import LEAST_OVERLOAD, matching_hit_weight
 from smetric_model.errors import SolveError, SpecError, UnstableError
+from smetric_model.planning.words import unservable_requests
 from smetric_model.scenario_groups import check_equal_instances
 from smetric_model.searches import FARTHEST, fewest, largest
 from smetric_model.tuning.results import Needs, SloShares, Tuning
@@ -75,6 +76,14 @@ def servable_rps(scenario: Scenario, demand: Demand) -> float:
             " give a number"
         )
     return float(own)
+
+
+def _asked_rps(scenario: Scenario, demand: Demand) -> float:
+    """Return the requests per second that a scenario asks for, unservable ones included."""
+    rate = scenario.workload.rate_rps
+    if rate != "trace":
+        return float(rate)
+    return servable_rps(scenario, demand) / (1 - demand.unservable_ratio)
 
 
 def closed_form(
@@ -200,7 +209,8 @@ def tune(
     result = Tuning(
         scenario_id=scenario.scenario_id,
         name=scenario.name,
-        rate_rps=rate,
+        rate_rps=_asked_rps(scenario, demand),
+        unservable_ratio=demand.unservable_ratio,
         overload=math.nan,
         hit_ratio=math.nan,
         matters=False,
@@ -213,7 +223,11 @@ def tune(
         at_advice=situation,
         grid=grid,
         plateau=plateau(grid),
-        notes=(*copies_of(scenario, demand), *notes_left_out(scenario, policy="smetric")),
+        notes=(
+            *_unservable(demand),
+            *copies_of(scenario, demand),
+            *notes_left_out(scenario, policy="smetric"),
+        ),
     )
     chosen = _choice(result)
     weight = matching_hit_weight(
@@ -236,6 +250,16 @@ def tune(
     if loss is not None:
         result = replace(result, needs=needs_of(asked, demand, loss, progress))
     return replace(result, advice=advice(result))
+
+
+def _unservable(demand: Demand) -> tuple[str, ...]:
+    """Say how many requests cannot be served: one note, or none."""
+    if not demand.unservable:
+        return ()
+    return (
+        f"unservable: {unservable_requests(demand.unservable, demand.requests)}; they arrive with"
+        " the rates and are left out of all other figures",
+    )
 
 
 def _choice(tuning: Tuning) -> GridPoint:
@@ -273,7 +297,7 @@ def needs_of(
     -------
     Needs
     """
-    rate = servable_rps(scenario, demand) / (1 - demand.unservable_ratio)
+    rate = _asked_rps(scenario, demand)
     fixed = scenario.replace(**{"workload.rate_rps": rate})
     progress("largest rate")
     most = largest(

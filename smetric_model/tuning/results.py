@@ -49,8 +49,8 @@ class Needs:
     loss : float
         The share that may be lost.
     largest_rate_rps : float or None
-        Largest rate at which no more than this share of the tokens misses the SLO [requests/s];
-        None: no rate; ``inf``: none was found that does.
+        Largest rate at which no more than this share of the tokens misses the SLO, unservable
+        requests included [requests/s]; None: no rate; ``inf``: none was found that does.
     fewest_instances : int or None
         Fewest instances, likewise at the scenario's rate, two pools in the scenario's proportion;
         None: no number.
@@ -96,7 +96,9 @@ class Tuning:
     scenario_id, name : str
         Of the scenario.
     rate_rps : float
-        At which it was tuned, servable requests of the cluster [requests/s].
+        At which it was tuned, requests of the cluster, unservable ones included [requests/s].
+    unservable_ratio : float
+        Share of them that cannot be served: left out of tokens, loads and shares.
     overload, hit_ratio : float
         The middle of the plateau, within ``choice_ratio`` of the best prediction
         (:func:`~smetric_model.tuning.search.middle`).  The advice is :attr:`advised`.
@@ -124,12 +126,13 @@ class Tuning:
     advice : tuple of str
         In words.
     notes : tuple of str
-        What the scenario asks for and the figures leave out.
+        What the scenario asks for and the figures leave out, unservable requests among it.
     """
 
     scenario_id: str
     name: str
     rate_rps: float
+    unservable_ratio: float
     overload: float
     hit_ratio: float
     matters: bool

@@ -221,7 +221,7 @@ def needs_words(needs: Needs, rate_rps: float) -> tuple[str, ...]:
     needs : Needs
         The answers.
     rate_rps : float
-        The scenario's rate [requests/s].
+        The scenario's rate, unservable requests included [requests/s].
 
     Returns
     -------

@@ -58,6 +58,52 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: Any, *arguments: str) -> tuple[i
     return int(end.value.code or 0), out, err
 
 
+def test_two_pools_are_planned_without_perfect_placement(
+    monkeypatch: pytest.MonkeyPatch, capfd: Any, search_scenario: Scenario, tmp_path: Path
+) -> None:
+    file = tmp_path / "pools.toml"
+    pools = {"cluster.serving": "disaggregated", "cluster.instances": None}
+    pools |= {"cluster.prefill_instances": 4, "cluster.decode_instances": 2}
+    # a fifth of the prompts is longer
+    left_out = {"client.timeout_s": 3600.0}
+    asked = search_scenario.replace(**pools, **left_out, **{"engine.max_context_tokens": 60_000})
+    file.write_text(asked.to_toml())
+    out_dir = tmp_path / "out"
+    fast = f"cluster.nic_bytes_per_s={2 * asked.cluster.nic_bytes_per_s}"
+    code, out, _ = run(
+        monkeypatch,
+        capfd,
+        *(str(file), "--no-simulation", "--vary", fast, "--out", str(out_dir)),
+    )
+    assert code == 0
+    assert " prefill, " in out.splitlines()[0] + out.splitlines()[1]
+    assert "How many H20 for 0.8 requests/s?" in out
+    assert "What would move the answer?" in out
+    said = " ".join(out.split())
+    assert "note: two pools (cluster.serving = 'disaggregated'): what reuse is worth" in said
+    assert "note: not in these figures: client.timeout_s" in said
+    assert "What reuse is worth:" not in out
+    assert "KV tiers and links:" not in out
+    written = json.loads((out_dir / "plan.json").read_text())
+    assert written["designs"][0]["error"] == ""
+    assert written["designs"][0]["instances"] >= 2
+    assert (written["ends"], written["steps"]) == ({}, [])
+    assert (written["tiers"], written["fetch"]) == (None, None)
+    assert written["workload"]["unservable_ratio"] > 0
+    page = (out_dir / "plan.html").read_text()
+    assert 'id="designs"' in page
+    assert "Two pools (cluster.serving" in page
+    for part in ("capacity", "plots", "tiers", "fetch", "steps"):
+        assert f'id="{part}"' not in page
+    # what was kept is found again, and reads back as it was
+    code, again, _ = run(
+        monkeypatch,
+        capfd,
+        *(str(file), "--no-simulation", "--vary", fast, "--out", str(out_dir)),
+    )
+    assert (code, again) == (0, out)
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_table_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: Any, asked: list[Any], columns: int

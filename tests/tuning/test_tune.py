@@ -137,6 +137,47 @@ def test_overload_beyond_the_number_of_instances_never_lets_go() -> None:
         assert own == pytest.approx(points[0].total_within_slo_tps, rel=1e-9)
 
 
+def test_rates_count_what_cannot_be_served_too(tmp_path: Any) -> None:
+    from smetric_model.cli.tune import command
+
+    trace_path = tmp_path / "t.parquet"
+    write_trace(trace(), trace_path)
+    short = scenario(**{"engine.max_context_tokens": 40_000})
+    few = demand_of(short, trace())
+    lost = few.unservable_ratio
+    assert lost > 0.1
+    pair = {"overloads": (2.0,), "hit_ratios": (0.5,)}
+    result = tune(short, demand=few, loss=0.1, **pair)
+    assert result.rate_rps == RATE
+    assert result.unservable_ratio == lost
+    unservable = [note for note in result.notes if note.startswith("unservable: ")]
+    assert len(unservable) == 1
+    assert f"{sum(few.unservable.values()):,} of {few.requests:,} requests" in unservable[0]
+    # loss, and so the largest rate, are of a scenario whose rate counts all
+    assert result.needs is not None
+    most = result.needs.largest_rate_rps
+    assert most is not None
+    own = tune(short.replace(**{"workload.rate_rps": most}), demand=few, loss=None, **pair)
+    assert own.rate_rps == most
+    assert own.best.total_within_slo_tps > result.best.total_within_slo_tps
+    # the trace's own rate counts all as well
+    trace_rate = tune(
+        short.replace(**{"workload.rate_rps": "trace"}), demand=few, loss=None, **pair
+    )
+    state = closed_form(short.replace(**{"workload.rate_rps": trace_rate.rate_rps}), few)
+    assert state.social_overload == pytest.approx(trace_rate.social_overload, rel=1e-6)
+    file = tmp_path / "s.toml"
+    file.write_text(short.replace(**{"workload.trace": str(trace_path)}).to_toml())
+    said = CliRunner().invoke(
+        command, [str(file), "--overload", "2", "--hit-ratio", "0.5", "--loss", "10"]
+    )
+    assert said.exit_code == 0, said.output
+    text = " ".join(said.stdout.split())
+    assert f"thresholds at {RATE:g} requests/s, of which {1 - lost:.0%} can be served" in text
+    assert f"Fewest instances for {RATE:g} requests/s" in text
+    assert "note: unservable: " in text
+
+
 def test_words_say_when_nothing_depends_on_the_thresholds() -> None:
     from dataclasses import replace
 
