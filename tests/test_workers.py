@@ -25,7 +25,10 @@ with worker_pool(2) as pool:
 """,
 }
 SCRIPT = """
-import multiprocessing, os, time
+import multiprocessing, os, signal, time
+
+# also where the tests run in the background of a shell, which ignores interrupts there
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def go(executor):
     jobs = [executor.submit(time.sleep, 600 if busy else 0) for _ in range(2)]
