@@ -282,8 +282,8 @@ def _notes(result: DesignPlan, rate_note: str) -> tuple[str, ...]:
     notes = [rate_note] if rate_note else []
     notes += [
         "closed form: the router's mean field, steady state; against simulation its tokens within"
-        " SLO differ by 0.4 % in the median and by more than 6 % in one of ten scenarios, most of all"
-        " above four fifths of what a cluster bears (3 and 20 %, docs/agreement.md)",
+        " SLO differ by 0.4 % in the median and by more than 6 % in one of ten scenarios, above"
+        " four fifths of what a cluster bears by 3 and 20 % (docs/agreement.md)",
     ]
     if not result.seeds:
         notes.append(
