@@ -62,6 +62,8 @@ def groups(seen, tokens, batches, fits, rates, seen_full, full_rate, most):  # t
                 batch[group] = max((batch[group] - 1.0) / weights[group], 1.0)
                 # one that finds room starts below the largest batch; one that waited starts in it
                 weights[group] *= (1.0 - blocked) / made
+    elif blocked < 1.0:  # one place: whoever finds it free runs alone
+        weights[0] = 1.0 - blocked
     weights[most] = max(blocked, 0.0)
     batch[most] = batches[-1]
     return weights, batch, wait / blocked if blocked > 0.0 else 0.0

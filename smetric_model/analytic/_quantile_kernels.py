@@ -79,7 +79,9 @@ def _ask(knots, count: int, share: float, turn: int) -> Any:  # type: ignore[no-
 
 @njit(cache=True, error_model="numpy")
 def _note(knots, count: int, at: float, value: float) -> int:  # type: ignore[no-untyped-def]
-    """Insert what a law was found to be; returns the number of knots."""
+    """Insert what a law was found to be between its ends; returns the number of knots."""
+    if not knots[0, 0] < at < knots[0, count - 1]:
+        return count
     place = count
     while knots[0, place - 1] > at:
         knots[0, place], knots[1, place] = knots[0, place - 1], knots[1, place - 1]

@@ -254,9 +254,9 @@ def _stickiness(cluster: ColocatedCluster, state: ClusterState) -> dict[str, flo
     return {
         "return_to_first_ratio": first,
         "return_to_previous_ratio": previous - tied,
-        "migrated_overload_ratio": routed.migrated_overload_ratio,
+        "migrated_overload_ratio": max(routed.migrated_overload_ratio, 0.0),
         "migrated_evicted_ratio": evicted - adrift,
-        "migrated_other_ratio": routed.migrated_other_ratio + tied + adrift,
+        "migrated_other_ratio": max(routed.migrated_other_ratio + tied + adrift, 0.0),
     }
 
 

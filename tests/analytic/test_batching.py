@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smetric_model.analytic import _quantile_kernels
+from smetric_model.analytic._stall_kernels import LastStep
 from smetric_model.analytic.batching import ColocatedInstance, RequestMix, tpot_ceiling_rps
 from smetric_model.analytic.latency import prefill_steps, prefill_time_s
 from smetric_model.analytic.memory import local_tier
@@ -96,6 +98,27 @@ def test_what_grows_with_the_rate(seed):
     for name in ("ttft", "tpot", "both"):
         means = [getattr(at.slo_probability(), name).mean() for at in loaded]
         assert (np.diff(means) <= 0.01).all(), name
+
+
+@given(seed=SEEDS, load=st.floats(0.05, 0.9), most=st.sampled_from([1, 2, 3]))
+@settings(max_examples=8)
+def test_few_places_have_all_arrivals_in_a_group_and_finite_quantiles(seed, load, most):
+    instance = instance_of(some_mix(seed), most=most)
+    loaded = instance.at_rate(load * instance.stability_rps, np.full(60, 5.0), 0.05)
+    assert loaded.groups.weight.sum() == pytest.approx(1.0, abs=1e-6)
+    for quantiles in (loaded.ttft_quantiles_s, loaded.e2e_quantiles_s):
+        found = quantiles((0.1, 0.5, 0.9, 0.99))
+        assert np.isfinite(found).all() and found == sorted(found)
+
+
+def test_a_search_that_begins_outside_its_law_stays_in_its_table():
+    # a mean below all times: nothing is inserted there
+    one, free = np.full((1, 8), 2.0), np.array([False])
+    found = _quantile_kernels.ttft_quantiles(
+        np.array([0.5, 0.9]), 1.9, 0.1, 50.0, one, np.zeros(8), free, np.array([1.0]),
+        np.ones(4), 1.0, 1e-12, LastStep(0.0, 0.0, 0.0, 0.0),
+    )  # fmt: skip
+    assert found == pytest.approx([2.0, 2.0], rel=0.02)
 
 
 @given(seed=SEEDS, load=st.floats(0.1, 0.95))
