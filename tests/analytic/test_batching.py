@@ -108,7 +108,8 @@ def test_few_places_have_all_arrivals_in_a_group_and_finite_quantiles(seed, load
     assert loaded.groups.weight.sum() == pytest.approx(1.0, abs=1e-6)
     for quantiles in (loaded.ttft_quantiles_s, loaded.e2e_quantiles_s):
         found = quantiles((0.1, 0.5, 0.9, 0.99))
-        assert np.isfinite(found).all() and found == sorted(found)
+        assert np.isfinite(found).all()
+        assert found == sorted(found)
 
 
 def test_a_search_that_begins_outside_its_law_stays_in_its_table():
