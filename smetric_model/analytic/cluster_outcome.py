@@ -166,12 +166,15 @@ def _latencies(cluster: ColocatedCluster, state: ClusterState) -> dict[str, floa
     if cluster.scenario.cluster.serving == "disaggregated":
         several = float(np.mean(cluster.work.output_tokens > 1))
         decode = 0.0 if pool is None else pool.mean_after_first_token_s() * several
+    tpot = decode / steps.mean() if steps.any() else float("nan")
+    if pool is not None:
+        tpot = pool.mean_tpot_s()
     ttft = loaded.mean_ttft_s()
     shares = list(_QUANTILES.values())
     queue = loaded.queue_s(loaded.instance.mix.before_prefill_s - fetch_s, shares)
     result = {
         "ttft_mean_s": ttft,
-        "tpot_mean_s": decode / steps.mean() if steps.any() else float("nan"),
+        "tpot_mean_s": tpot,
         "e2e_mean_s": ttft + decode,
         "queue_mean_s": min(queue[0], ttft),
         "fetch_mean_s": float(fetch_s.mean()),

@@ -168,6 +168,11 @@ class DecodePool:
         tpot, weight = self._tpot()
         return np.asarray(weight @ (tpot <= limit_s))
 
+    def mean_tpot_s(self) -> float:
+        """Return the mean over requests of the TPOT: short outputs feel their wait most [s]."""
+        tpot, weight = self._tpot()
+        return float(weight @ tpot.mean(axis=1)) / float(weight.sum())
+
     def tpot_quantiles_s(self, shares: Sequence[float]) -> list[float]:
         """Return quantiles of the TPOT [s].
 

@@ -57,6 +57,19 @@ def test_a_pool_that_is_nearly_idle_by_hand():
     assert idle.wait_s == pytest.approx(0, abs=1e-9)
 
 
+def test_the_mean_tpot_is_over_requests_and_so_of_its_quantiles():
+    outputs = np.repeat([3.0, 1001.0], 32)
+    model, same = step_model(demand().instance), np.full(64, 20_000.0)
+    mixed = DecodePool(model, 8, 1e-6, same, outputs, 280_000.0, 0.0, 256, np.full(64, 0.25))
+    # by hand: a nearly idle pool's step, and what each request waits a step
+    expected = mixed.mean_step_s + 0.25 * (1 / 2 + 1 / 1000) / 2
+    assert mixed.mean_tpot_s() == pytest.approx(expected, rel=1e-9)
+    shares = (np.arange(400) + 0.5) / 400
+    for pools in (mixed, pool(rate=5.0)):
+        found = pools.tpot_quantiles_s(shares.tolist())
+        assert pools.mean_tpot_s() == pytest.approx(np.mean(found), rel=0.01)
+
+
 @given(load=st.floats(0.05, 0.95), instances=st.sampled_from([1, 3, 16]))
 @settings(max_examples=15, deadline=None)
 def test_little(load, instances):
