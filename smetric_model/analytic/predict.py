@@ -44,7 +44,7 @@ def predict(
         The workload, if it is at hand; else it is loaded.
     demand : Demand, optional
         What the workload asks for, if it is at hand (``demand_of``): saves most of the time where
-        many scenarios share workload, LLM and engine.
+        many scenarios share workload, LLM and engine; that they do is not checked.
 
     Returns
     -------
