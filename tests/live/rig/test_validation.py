@@ -212,6 +212,33 @@ def test_the_tier_killed_within_the_replay(done, tmp_path):
     assert validation.rig.processes == []
 
 
+def test_engines_that_fail_after_the_last_replay_leave_a_whole_validation(
+    done, tmp_path, monkeypatch
+):
+    import shutil
+
+    from smetric_model.live import validation as module
+
+    shutil.copytree(done.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "runs")
+    told, calls, real = [], [], module.microbenchmark
+
+    def microbenchmark(*args, **options):
+        calls.append(1)
+        if len(calls) > 1:  # the first is before the replay
+            raise LiveError("v1: answer: HTTP 500")
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "microbenchmark", microbenchmark)
+    validation = Validation(done.spec, tmp_path / "run", told.append)
+    validation.run()
+    assert len(calls) == 2
+    assert "could not be measured again: v1: answer: HTTP 500" in told[-1]
+    (result,) = validation.results()
+    assert result.summary["outcome"]["valid"]
+    assert validation.rig.processes == []
+
+
 def test_speeds_of_calibration_and_later(done):
     ratios = speed_ratios(done)
     assert set(ratios) == {"ttft_p50_s", "tpot_p50_s"}
